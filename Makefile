@@ -12,10 +12,10 @@ MATRIX ?= $(wildcard /usr/bin/python3.1[2-9] /usr/local/bin/python3.1[2-9] $(HOM
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help run-setup setup run test nightly soak check coverage format bench demo generate docs lock clean
+.PHONY: help run-setup setup run test nightly soak check coverage format bench demo demo-live console-shots generate docs lock clean
 
 help: ## show the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-8s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-13s %s\n", $$1, $$2}'
 
 run-setup:
 	@$(PYTHON) tools/setup.py run $(VENV)
@@ -59,6 +59,12 @@ bench: setup ## print the benchmarks as ratios against floors and peers (build/b
 demo: setup ## sensor data through a ring into Spark and out again, with a plot (build/demo/)
 	@$(BIN)/python examples/spark_demo.py
 
+demo-live: setup ## a hub with producers, consumers, a service and Spark to look at in a browser, until Ctrl-C
+	@exec $(BIN)/python examples/live_demo.py $(ARGS)
+
+console-shots: setup ## take the pictures of docs/howto/console.md anew, in Chromium (docs/images/console/)
+	@$(BIN)/python -m tools.console_shots
+
 generate: setup ## write anew what is made from the code: schemas/, pages of docs/reference
 	@$(BIN)/python -m tools.generate
 
@@ -66,7 +72,7 @@ docs: setup ## build the site of the documentation (build/docs/index.html)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 lock: ## pin versions anew (needs uv)
-	uv pip compile -q pyproject.toml --extra admin --extra build --generate-hashes --no-emit-index-url --no-header --no-annotate --upgrade -o requirements/run.txt
+	uv pip compile -q pyproject.toml --extra admin --extra top --extra build --generate-hashes --no-emit-index-url --no-header --no-annotate --upgrade -o requirements/run.txt
 	uv pip compile -q pyproject.toml --extra dev -c requirements/run.txt --generate-hashes --no-emit-index-url --no-header --no-annotate --upgrade -o requirements/dev.txt
 
 clean: ## remove what make built

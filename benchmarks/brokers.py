@@ -20,7 +20,7 @@ from benchmarks.harness import Bench, CannotMeasure
 from benchmarks.processes import free_port, running
 from messagehub.security.credentials import AccessFile, KeyPair, allow_key, server_keys
 from messagehub.settings import Settings
-from messagehub.shm.directory import Directory
+from messagehub.shm.channel_directory.directory import Directory
 
 REPLY_TIMEOUT_MS = 10_000
 REGISTERED_AT_ONCE = 100

@@ -5,7 +5,7 @@ GROUPS = {
     "rings": ("shared_memory", "python_twin", "tables"),
     "Spark": ("spark_handover", "spark_reading"),
     "registry": ("registry", "durable_writes", "start_up"),
-    "messaging": ("publish_subscribe", "request_reply", "kept_topics", "streams"),
+    "messaging": ("publish_subscribe", "request_reply", "retained_topics", "streams"),
 }
 
 

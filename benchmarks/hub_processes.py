@@ -16,7 +16,7 @@ from benchmarks import hub_rows
 from benchmarks.harness import CannotMeasure, Measure
 from benchmarks.placement import other_core
 from benchmarks.processes import ROOT, spawn
-from messagehub.shm.directory import Directory
+from messagehub.shm.channel_directory.directory import Directory
 
 START_SECONDS = 90.0
 _numbers = itertools.count(1)

@@ -225,8 +225,16 @@ def _each(place: Path, take: Callable[[Any], object]) -> None:
     with hub_in(place) as hub, hub.consumer("stream") as consumer:
         consumer.read(timeout=0.0)
         _say("ready")
-        while True:
-            take(consumer.read())
+
+        def one() -> bool:
+            """Take a value and let go of it, unless the producer has ended."""
+            value = consumer.read()
+            if value is not None:
+                take(value)
+            return value is not None
+
+        while one():
+            pass
 
 
 PARTNERS: dict[str, Callable[[Path], None]] = {
@@ -308,21 +316,21 @@ def _line(process: "subprocess.Popen[bytes]", seconds: float = ANSWER_SECONDS) -
 
 def _ring_writer(place: Path, name: str) -> Any:
     from messagehub.shm.payloads import RawCodec
-    from messagehub.shm.ring import RingSpec, open_writer
+    from messagehub.shm.rings.ring import RingSpec, open_writer
 
     spec = RingSpec(channel=name, producer_id=name, readers_path="readers", slot_bytes=KIB, slot_count=8)
     return open_writer(_ring(place, name), spec, RawCodec())
 
 
 def _ring_reader(place: Path, name: str) -> Any:
-    from messagehub.shm.ring import open_reader
+    from messagehub.shm.rings.ring import open_reader
 
     return open_reader(_ring(place, name))
 
 
 def _ring(place: Path, name: str) -> str:
     """In the directory of the domain, which its maker removes."""
-    from messagehub.shm.directory import Directory
+    from messagehub.shm.channel_directory.directory import Directory
 
     directory = Path(Directory(place.name).path).parent
     directory.mkdir(parents=True, exist_ok=True)

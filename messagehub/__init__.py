@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from messagehub.broker.embedded import embedded_broker
-    from messagehub.channels.consumers import Consumer
+    from messagehub.channels.consumer.consumers import Consumer
     from messagehub.channels.items import ReadItem
     from messagehub.channels.producers import Producer
     from messagehub.client.registration import Registration
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from messagehub.hub import MessageHub
     from messagehub.services.context import ServiceContext, ServiceMessage
     from messagehub.settings import Settings
-    from messagehub.shm.manifests import Retention
-    from messagehub.shm.read_results import Gap
+    from messagehub.shm.rings.read_results import Gap
+    from messagehub.shm.tables.manifests import Retention
     from messagehub.topics.messages import Message
     from messagehub.topics.subscriptions import Subscription
     from messagehub.topics.topic import Topic
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from registry.records import Keep
 
 _HOMES = {
-    "Consumer": "messagehub.channels.consumers",
+    "Consumer": "messagehub.channels.consumer.consumers",
     "Discovery": "messagehub.discovery",
-    "Gap": "messagehub.shm.read_results",
+    "Gap": "messagehub.shm.rings.read_results",
     "HubError": "messagehub.errors",
     "Keep": "registry.records",
     "Message": "messagehub.topics.messages",
@@ -47,7 +47,7 @@ _HOMES = {
     "Producer": "messagehub.channels.producers",
     "ReadItem": "messagehub.channels.items",
     "Registration": "messagehub.client.registration",
-    "Retention": "messagehub.shm.manifests",
+    "Retention": "messagehub.shm.tables.manifests",
     "ServiceContext": "messagehub.services.context",
     "ServiceMessage": "messagehub.services.context",
     "Settings": "messagehub.settings",
@@ -56,6 +56,8 @@ _HOMES = {
     "Watch": "messagehub.client.watch",
     "__version__": "messagehub.version",
     "embedded_broker": "messagehub.broker.embedded",
+    "load_ipython_extension": "messagehub.notebook",  # which `%load_ext messagehub` calls
+    "unload_ipython_extension": "messagehub.notebook",
 }
 
 __all__ = [

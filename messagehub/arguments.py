@@ -2,7 +2,7 @@
 
 Rule 1: a number of NumPy is a number. It arrives inside as the Python number of the same value.
 Rule 2: what is refused is refused by its name, with what it takes (ConfigurationError).
-Rule 3: only the kind of a value is judged here. Ranges belong to whoever uses the number.
+Rule 3: only the kind of a value is checked here. Ranges belong to whoever uses the number.
 """
 
 import functools
@@ -62,7 +62,7 @@ def number(value: Any, name: str) -> float:
 
 
 def seconds(timeout: Any, name: str = "timeout") -> float:
-    """A number of seconds of Python or NumPy, as Python's; infinite is as long as the kernel can wait.
+    """Return a number of seconds, of Python or NumPy, as a float. Infinity becomes the longest wait of the kernel.
 
     A NumPy float is not merely accepted: a deadline computed with a float32 would be minutes off.
     """
@@ -73,7 +73,7 @@ def seconds(timeout: Any, name: str = "timeout") -> float:
 
 
 def _number(value: Any) -> float | None:
-    """None for what is no number. Arrays and texts are none, although `float` takes some of them."""
+    """Return None for what is not a number. Arrays and texts are not, although `float` takes some of them."""
     if isinstance(value, str | bytes | bytearray | bool) or getattr(value, "ndim", 0) != 0:
         return None
     try:

@@ -49,6 +49,7 @@ from registry.errors import (
     CompatibilityNotSet,
     ConsumerAlreadyRegistered,
     DuplicateRegistration,
+    Evicted,
     Forbidden,
     HubError,
     IdMismatch,
@@ -109,6 +110,7 @@ __all__ = [
     "ConsumerAlreadyRegistered",
     "DataLost",
     "DuplicateRegistration",
+    "Evicted",
     "Forbidden",
     "HandlerFailed",
     "HubError",
@@ -221,7 +223,7 @@ class RequestTimeout(HubError, TimeoutError):
 
 
 class BrokerTimeout(RequestTimeout, BrokerUnavailable):
-    """Of a request to the broker: it may be gone or only slow."""
+    """The broker did not answer a request in time: it may be gone, or only slow."""
 
 
 class BrokerRequired(HubError):
@@ -287,7 +289,14 @@ class DataLost(HubError):
 
 
 class StoreError(HubError):
+    """`written` is the revision up to which a write got before it failed, for a store that needs several steps.
+
+    A store that has not answered may yet carry out what it was asked for.
+    """
+
     code = "STORE_ERROR"
+    written: int = 0
+    has_answered: bool = True
 
 
 class StoreReadOnly(StoreError):

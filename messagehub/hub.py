@@ -157,6 +157,7 @@ class MessageHub(ClosedWhenForgotten):
     health_async = awaitable(health)
     stats = delegate("_parts.diagnostics", Diagnostics.stats)
     stats_async = awaitable(stats)
+    exchanges = delegate("_parts.diagnostics", Diagnostics.exchanges)
     trace = delegate("_parts.diagnostics", Diagnostics.trace)
     trace_async = awaitable(trace)
 
@@ -232,6 +233,8 @@ class MessageHub(ClosedWhenForgotten):
     describe_async = awaitable(describe)
     create_channel = delegate("_parts.catalog", Catalog.create_channel)
     create_channel_async = awaitable(create_channel)
+    evict = delegate("_parts.catalog", Catalog.evict)
+    evict_async = awaitable(evict)
     register_schema = delegate("_parts.catalog", Catalog.register_schema)
     register_schema_async = awaitable(register_schema)
     schema = delegate("_parts.catalog", Catalog.schema)
@@ -249,6 +252,8 @@ class MessageHub(ClosedWhenForgotten):
     subscribe_async = delegate("_parts.topic_calls", TopicCalls.subscribe_async)
     topics = delegate("_parts.topic_calls", TopicCalls.topics)
     topics_async = awaitable(topics)
+    plain_topics = delegate("_parts.topic_calls", TopicCalls.plain_topics)
+    plain_topics_async = awaitable(plain_topics)
 
     def topic(
         self, name: str, *, keep: Bounds | None = None, replace: bool = False, timeout: float | None = None
@@ -389,6 +394,19 @@ class MessageHub(ClosedWhenForgotten):
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "connected" if self.is_connected else "not connected"
         return f"<MessageHub at {self.settings.endpoint}: {state}>"
+
+    def _repr_html_(self) -> str:
+        """Ask a broker that is connected how it is, for at most a second each; connect to none."""
+        from messagehub.display.records import hub_html
+
+        if self._is_closed or not self.is_connected:
+            return hub_html(self.settings, "closed" if self._is_closed else "not connected", {}, None)
+        health = self.health(timeout=1.0)
+        try:
+            stats = self.stats(timeout=1.0) if health["status"] != "unavailable" else None
+        except HubError:  # of a key with rights to some names only
+            stats = None
+        return hub_html(self.settings, health["status"], health, stats)
 
     def __enter__(self) -> "MessageHub":
         return self

@@ -29,7 +29,7 @@ from messagehub.runtime.background import BackgroundThreads
 from messagehub.services.calls import ServiceCalls
 from messagehub.services.services import Services
 from messagehub.settings import Settings
-from messagehub.shm.location import directory_of
+from messagehub.shm.channel_directory.location import directory_of
 from messagehub.topics.calls import TopicCalls
 from messagehub.topics.topics import Topics
 
@@ -88,7 +88,7 @@ class HubParts:
         self.service_calls = ServiceCalls(
             self.services, self.registry, self.publisher, self.background, identity, hub=hub
         )
-        connection.parts = (
+        connection.listeners = (
             self.heartbeats,
             self.cache,
             self.watches,

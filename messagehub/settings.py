@@ -19,6 +19,7 @@ from messagehub import setting_checks
 from messagehub.arguments import plain
 from messagehub.errors import ConfigurationError
 from messagehub.setting_checks import BadValue
+from registry.decoding import decodable
 
 SOCKET_PATH_LIMIT_BYTES = 107
 _ENVIRONMENT = {
@@ -76,6 +77,7 @@ class _Refused(NamedTuple):
     """Whether the file has it, and the environment or an argument stands above that."""
 
 
+@decodable
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     dir: Path
     """The directory with the hub's database, sockets, keys and settings. Named with `--dir`, `dir=` or the variable,

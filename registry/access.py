@@ -136,6 +136,7 @@ RULES: dict[type[commands.Command], Rule] = {
     commands.RequestSnapshot: Rule("observe", "channel"),
     commands.CreateChannel: Rule("admin"),
     commands.DestroyChannel: Rule("admin"),
+    commands.EvictMember: Rule("admin"),
     commands.CheckTable: Rule("produce", "channel"),
     commands.RegisterTable: Rule("produce", "channel"),
     commands.DropTable: Rule("produce", "channel"),

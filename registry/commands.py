@@ -17,6 +17,7 @@ from registry.records import (
     Keep,
     Label,
     Level,
+    MailboxState,
     Mode,
     Priority,
     Reference,
@@ -142,8 +143,25 @@ class UnregisterConsumer(Command, tag="CONSUMER_UNREGISTER"):
     lease: Annotated[Label | None, Meta(description="`<channel>/consumer/<consumer_id>` when left out")] = None
 
 
+class EvictMember(Command, tag="MEMBER_EVICT"):
+    """End the registration of a producer or consumer, whoever owns it. Its process is told."""
+
+    writes = True
+
+    channel: fields.ChannelName[Text]
+    member_id: Annotated[Text, Meta(description="the producer's or consumer's id")]
+    role: Annotated[
+        Literal["producer", "consumer"] | None,
+        Meta(description="which of the two is meant; needed only where both have this id (`INVALID_REQUEST`)"),
+    ] = None
+
+
 class Heartbeat(Command, tag="HEARTBEAT"):
     lease: Annotated[Label, Meta(description="the lease to renew, with all that is registered under it")]
+    mailboxes: Annotated[
+        dict[Text, MailboxState],
+        Meta(max_length=1000, description="of the workers under the lease, by their ids, for whoever lists services"),
+    ] = field(default_factory=dict)
 
 
 class Discover(Command, tag="DISCOVERY_REQUEST"):
@@ -437,13 +455,17 @@ class DeleteTopic(Command, tag="TOPIC_DELETE"):
 
 
 class ListTopics(Command, tag="TOPIC_LIST_REQUEST"):
-    """The retained topics that match a pattern."""
+    """The retained topics that match a pattern. A publisher asks so before it publishes, and names itself."""
 
     pattern: Annotated[Text, Meta(description="`*` is any one component, a last `>` one or more; default `>`: all")] = (
         ">"
     )
     after: fields.After[Text] = ""
     limit: fields.PageLimit[Limit] = 1000
+    publisher: Annotated[
+        Label | None, Meta(description="who is about to publish to the topic that `pattern` names; left out by others")
+    ] = None
+    plain: Annotated[bool, Meta(description="name the plain topics that match too")] = False
 
 
 class DescribeTopic(Command, tag="TOPIC_DESCRIBE_REQUEST"):
@@ -715,7 +737,7 @@ class RemoveDeadLetters(ServiceCommand, tag="DEAD_LETTER_REMOVE"):
 
 
 class Ping(Command, tag="PING"):
-    """Health. `echo` is also sent to who subscribes to it among the topics, so that a subscriber hears that it is."""
+    """Check that the broker answers. Topic subscribers of the text `echo` get it too: so they know that they are."""
 
     echo: Annotated[
         Label | None,
@@ -743,6 +765,7 @@ AnyCommand = (
     | UnregisterProducer
     | RegisterConsumer
     | UnregisterConsumer
+    | EvictMember
     | Heartbeat
     | Discover
     | CreateChannel

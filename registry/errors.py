@@ -108,6 +108,13 @@ class ChannelClosed(Refusal):
     code = "CHANNEL_CLOSED"
 
 
+class Evicted(Refusal):
+    """An operator has ended the registration of this producer or consumer. For a term of a lease the same process is
+    refused under the same name."""
+
+    code = "EVICTED"
+
+
 class ChannelAlreadyExists(Refusal):
     code = "CHANNEL_ALREADY_EXISTS"
 
@@ -250,7 +257,7 @@ class InvalidSchema(Refusal):
 
 
 class AddressNotFound(Refusal):
-    """Nobody serves the address; each kind of address has its own."""
+    """Nobody serves the address. Each kind of address has an error of its own below this one."""
 
     retryable = True
 

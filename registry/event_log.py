@@ -46,14 +46,31 @@ class EventLog:
             self._added(channel)
             for producer in channel.producers.values():
                 producer.status = "active" if producer.ready else "pending"
-                member = Member("producer", channel.name, producer.producer_id)
-                self.leases.attach(producer.lease, member, now=now, is_restored=True)
             for consumer in channel.consumers.values():
                 consumer.status = "active"
-                member = Member("consumer", channel.name, consumer.consumer_id)
-                self.leases.attach(consumer.lease, member, now=now, is_restored=True)
+            self._begin_leases(channel, now)
             groups = channel.groups | regrouped(channel, epoch=self._next_epoch())
             channel.groups = {name: group for name, group in groups.items() if group.members}
+
+    def restore_copy(self, channels: Iterable[Channel], *, revision: int) -> None:
+        """Take over the records of another registry as they are, to follow it from there. No lease begins."""
+        self.revision = revision
+        for channel in channels:
+            self.channels[channel.name] = channel
+            self._added(channel)
+
+    def lead(self, *, epoch_floor: int, now: float) -> None:
+        """Decide from now on, instead of the registry that this one is a copy of.
+
+        Every lease gets a full new term, so nobody is stalled any more. Shares of groups stay as they are.
+        """
+        self.epoch_floor = epoch_floor
+        for channel in list(self.channels.values()):
+            self._begin_leases(channel, now)
+            for producer_id in [key for key, found in channel.producers.items() if found.status == "stalled"]:
+                self.emit(events.ProducerRecovered(channel=channel.name, producer_id=producer_id), now)
+            for consumer_id in [key for key, found in channel.consumers.items() if found.status == "stalled"]:
+                self.emit(events.ConsumerRecovered(channel=channel.name, consumer_id=consumer_id), now)
 
     def take(self) -> list[events.AnyEvent]:
         """Return the events that nobody has taken yet, oldest first."""
@@ -79,14 +96,8 @@ class EventLog:
         before = self.channels.get(event.channel)
         self.revision += 1
         event.revision, event.previous, event.at = self.revision, before.revision if before else 0, now
-        self.channels.evolve(event)
+        after = self._evolve_channel(event, before)
         self.pending.append(event)
-        self._discovered.pop(event.channel, None)
-        after = self.channels.get(event.channel)
-        if after is None:
-            self.priorities.pop(event.channel, None)
-        elif before is not after:
-            self._added(after)
         self._notify(event, before or after)
         if after is not None and isinstance(event, _REGROUPING):
             for name, group in regrouped(after, epoch=self._next_epoch()).items():
@@ -105,6 +116,21 @@ class EventLog:
         self.positions.evolve(event)
         self.pending.append(event)
 
+    def follow(self, event: events.AnyEvent) -> None:
+        """Take over an event of another registry, of which this one is a copy.
+
+        It has its revision, and those that follow from it come too. Leases are the other registry's: nobody is told,
+        and nobody's term begins.
+        """
+        self.revision = event.revision
+        if isinstance(event, events.AnySchemaEvent):
+            self.schemas.evolve(event)
+        elif isinstance(event, events.AnyTopicEvent):
+            self.topics.evolve(event)
+            self.positions.evolve(event)
+        else:
+            self._evolve_channel(event, self.channels.get(event.channel))
+
     def create_if_missing(self, name: str, now: float, *, priority: Priority = "normal") -> None:
         if name not in self.channels:
             record = Channel(name=name, priority=priority, created_at=now, revision=self.revision + 1)
@@ -113,6 +139,25 @@ class EventLog:
     def end_if_empty(self, name: str, now: float) -> None:
         if self.channels[name].is_empty():
             self.emit(events.ChannelEnded(channel=name), now)
+
+    def _begin_leases(self, channel: Channel, now: float) -> None:
+        for producer in channel.producers.values():
+            member = Member("producer", channel.name, producer.producer_id)
+            self.leases.attach(producer.lease, member, now=now, is_restored=True)
+        for consumer in channel.consumers.values():
+            member = Member("consumer", channel.name, consumer.consumer_id)
+            self.leases.attach(consumer.lease, member, now=now, is_restored=True)
+
+    def _evolve_channel(self, event: events.AnyChannelEvent, before: Channel | None) -> Channel | None:
+        """Change the channel, which was `before`, and return what it is then."""
+        self.channels.evolve(event)
+        self._discovered.pop(event.channel, None)
+        after = self.channels.get(event.channel)
+        if after is None:
+            self.priorities.pop(event.channel, None)
+        elif before is not after:
+            self._added(after)
+        return after
 
     def _added(self, channel: Channel) -> None:
         self.names.add(channel.name)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, field
 
 from registry import fields
+from registry.decoding import decodable
 
 Priority = Literal["high", "normal", "low"]
 Access = Literal["exclusive", "shared"]
@@ -25,6 +26,7 @@ Level = Literal[
     "LAYOUT",
 ]
 Mode = Literal["READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT"]
+decodable(Mode)
 ChannelStatus = Literal["active", "pending", "stalled", "conflict"]
 Verification = Literal["verified", "unverified"]
 PayloadKind = Literal["bytes", "json", "arrow_batch", "arrow_table"]
@@ -206,6 +208,20 @@ class RetainedTopic(Struct, kw_only=True):
     revision: Annotated[int, Meta(description="of its definition")] = 0
 
 
+class PlainTopic(Struct, kw_only=True, frozen=True):
+    """A topic that is not retained, and that somebody published to lately."""
+
+    name: fields.TopicName[str]
+    publishers: Annotated[int, Meta(description="how many published to it in the last ten seconds, at most 100")]
+    asked_at: Annotated[
+        float,
+        Meta(
+            description="when a publisher last asked whether it is retained, seconds since the epoch; one that "
+            "publishes asks every five seconds"
+        ),
+    ]
+
+
 class RetainedMessage(Struct, kw_only=True, frozen=True):
     """A message as it is published to a retained topic; of an Arrow payload, an IPC stream."""
 
@@ -263,6 +279,7 @@ class Subscriber(Struct, kw_only=True, frozen=True):
     registered_at: float = 0.0
 
 
+@decodable
 class Reference(Struct, kw_only=True, frozen=True):
     """Another schema that this one refers to by `name`. Version -1 is the newest at registration."""
 
@@ -301,6 +318,7 @@ ConfigField = Literal[
 ]
 
 
+@decodable
 class SchemaConfig(Struct, kw_only=True, frozen=True):
     """What a subject, or the registry as a whole, asks of new versions; None is not set."""
 
@@ -333,6 +351,19 @@ class Worker(Struct, kw_only=True, frozen=True):
     start_time: fields.StartTime[int | None] = None
     boot_id: fields.BootId[str | None] = None
     registered_at: fields.RegisteredAt[float] = 0.0
+
+
+class MailboxState(Struct, kw_only=True, frozen=True, gc=False):
+    """A worker's mailbox, as its process counted it when it said so."""
+
+    queued: Annotated[Count, Meta(description="messages that wait for a handler")]
+    capacity: Annotated[Count, Meta(description="how many may wait")]
+    blocked: Annotated[Count, Meta(description="messages that wait for room in the mailbox")] = 0
+    busy: Annotated[Count, Meta(description="handlers that run")] = 0
+    handled: Annotated[Count, Meta(description="messages that were given to a handler so far")] = 0
+    dropped: Annotated[Count, Meta(description="messages that a full mailbox dropped so far")] = 0
+    refused: Annotated[Count, Meta(description="messages that a full or closed mailbox refused so far")] = 0
+    expired: Annotated[Count, Meta(description="messages whose deadline had passed, so far")] = 0
 
 
 class Service(Struct, kw_only=True, frozen=True):

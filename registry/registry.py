@@ -65,6 +65,7 @@ class Registry:
             commands.RegisterConsumer: consumers.register,
             commands.UnregisterConsumer: consumers.unregister,
             commands.ListConsumers: consumers.list_consumers,
+            commands.EvictMember: members.evict,
             commands.Heartbeat: self._heartbeat,
             commands.Discover: channels.discover,
             commands.CreateChannel: channels.create,
@@ -120,6 +121,12 @@ class Registry:
         self.log.epoch_floor = self.subscribers.groups.newest_epoch = epoch_floor
         self.log.restore(channels, revision=revision, now=now)
 
+    def lead(self, *, epoch_floor: int, now: float) -> list[events.AnyEvent]:
+        """Decide from now on, instead of the registry that this one is a copy of. Return what that changes."""
+        self.subscribers.groups.newest_epoch = epoch_floor
+        self.log.lead(epoch_floor=epoch_floor, now=now)
+        return self.log.take()
+
     def take_over_unstored(self, before: "Registry", *, now: float) -> None:
         """Take over the workers and subscribers of the registry before, since the store knows nothing of them."""
         self.members.take_over_unstored(before.members, now=now)
@@ -143,6 +150,8 @@ class Registry:
         return self.leases.next_deadline()
 
     def _heartbeat(self, command: commands.Heartbeat, now: float, _: CheckResult | None) -> replies.Reply:
+        if command.mailboxes:
+            self.services.note_mailboxes(command.lease, command.mailboxes)
         lease = self.leases.get(command.lease)
         if lease is None:
             return replies.HeartbeatAck(known=False, notices=self.leases.take_unheard(command.lease))

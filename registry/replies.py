@@ -15,9 +15,11 @@ from registry.records import (
     Consumer,
     DeadLetter,
     Level,
+    MailboxState,
     MemberStatus,
     Mode,
     PayloadKind,
+    PlainTopic,
     Priority,
     Producer,
     RetainedTopic,
@@ -119,6 +121,15 @@ class ConsumerRegistered(Reply, tag="CONSUMER_REGISTER_ACK"):
 class ConsumerUnregistered(Reply, tag="CONSUMER_UNREGISTER_ACK"):
     channel: fields.ChannelName[str]
     consumer_id: fields.ConsumerId[str]
+    revision: fields.Revision[int]
+
+
+class MemberEvicted(Reply, tag="MEMBER_EVICT_ACK"):
+    channel: fields.ChannelName[str]
+    member_id: Annotated[str, Meta(description="the producer's or consumer's id")]
+    role: Annotated[Literal["producer", "consumer"], Meta(description="what it was")]
+    host: fields.Host[str | None]
+    pid: fields.Pid[int | None]
     revision: fields.Revision[int]
 
 
@@ -402,6 +413,10 @@ class TopicList(Reply, tag="TOPIC_LIST_RESPONSE"):
     topics: Annotated[list[RetainedTopic], Meta(description="by name")]
     next: fields.Next[str | None]
     revision: fields.Revision[int]
+    plain: Annotated[
+        list[PlainTopic] | UnsetType,
+        Meta(description="if asked for: those that somebody published to in the last ten minutes, at most 1,000"),
+    ] = UNSET
 
 
 class TopicDescription(Reply, tag="TOPIC_DESCRIBE_RESPONSE"):
@@ -586,6 +601,9 @@ class WorkerSummary(Struct, kw_only=True, frozen=True):
     host: fields.Host[str | None]
     pid: fields.Pid[int | None]
     registered_at: fields.RegisteredAt[float]
+    mailbox: Annotated[
+        MailboxState | None, Meta(description="as of its process's last heartbeat; null before the first")
+    ] = None
 
 
 class ServiceSummary(Struct, kw_only=True, frozen=True):
@@ -679,6 +697,7 @@ AnyReply = (
     | ProducerUnregistered
     | ConsumerRegistered
     | ConsumerUnregistered
+    | MemberEvicted
     | HeartbeatAck
     | Discovered
     | ChannelCreated

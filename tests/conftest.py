@@ -23,8 +23,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 QUICK = {"heartbeat_seconds": 0.5, "stall_seconds": 20.0, "lease_seconds": 40.0, "beacon_seconds": 0.1}
 
 
-LONGEST = ("tests/spark/", "tests/faults/")
+LONGEST = ("tests/spark/", "tests/faults/", "tests/site/", "tests/console/", "tests/docs/")
 """What `make test` begins with: a long test that begins last keeps the others waiting."""
+TOGETHER = ("tests/spark/", "tests/console/")
+"""Folders whose tests share one process."""
 _domains = itertools.count(1)
 
 
@@ -75,10 +77,11 @@ def pytest_collection_finish() -> None:
 
 class FileByFile(LoadScopeScheduling):
     """Under pytest-xdist a file's tests run in one process. So do all of Spark's: a session takes seconds and 1 GB, and
-    beside a second one its Python workers may take longer to start than Spark waits for them (10 s)."""
+    beside a second one its Python workers may take longer to start than Spark waits for them (10 s). So do all of the
+    console's, in one browser."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "spark" if nodeid.startswith("tests/spark/") else nodeid.partition("::")[0]
+        return next((one for one in TOGETHER if nodeid.startswith(one)), nodeid.partition("::")[0])
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileByFile:

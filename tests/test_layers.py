@@ -1,8 +1,9 @@
 """The layers of docs and STYLE, enforced: each part imports only what stands below it, and the registry is pure.
 
-    cli | admin | spark | testing  →  messagehub (the API)  →  hub  →  hub_parts  →  channels | services | jupyter
-    →  broker | topics | streams | discovery  →  client | store | payloads  →  security  →  shm  →  protocol | runtime
-    →  settings  →  setting_checks | arguments  →  errors  →  registry
+    cli | admin | spark | testing | notebook  →  messagehub (the API)  →  hub  →  hub_parts
+    →  channels | services | jupyter  →  broker | topics | streams | discovery  →  client | store | payloads
+    →  security  →  shm  →  protocol | runtime | display  →  settings  →  setting_checks | arguments  →  errors
+    →  registry
 
 Parts of one row do not import each other. Imports inside functions and for type checkers count as well; only a cycle
 may be closed by an import for type checkers, which nobody runs.
@@ -23,7 +24,7 @@ ROWS: list[set[str]] = [
     {"errors", "version"},
     {"setting_checks", "arguments"},
     {"settings"},
-    {"runtime", "protocol"},
+    {"runtime", "protocol", "display"},
     {"shm"},
     {"security"},
     {"client", "store", "payloads"},
@@ -32,7 +33,7 @@ ROWS: list[set[str]] = [
     {"hub_parts"},
     {"hub"},
     {"messagehub"},
-    {"cli", "admin", "spark", "testing"},
+    {"cli", "admin", "spark", "testing", "notebook"},
     {"__main__"},
 ]
 LEVEL = {part: level for level, row in enumerate(ROWS) for part in row}
@@ -50,7 +51,9 @@ ONLY_IN = {
     "pyspark": "messagehub.spark",
     "jupyter_client": "messagehub.jupyter",
     "ipykernel": "messagehub.jupyter",
-    "etcd3": "messagehub.store.etcd",
+    "grpc": "messagehub.store.etcd",
+    "textual": "messagehub.cli.dashboard",
+    "IPython": "messagehub.notebook",
     "typer": "messagehub.cli",
     "rich": "messagehub.cli",
     "sqlite3": "messagehub.store",
@@ -203,8 +206,24 @@ def test_importing_messagehub_loads_nothing_heavy() -> None:
         "numpy",
         "typer",
         "rich",
+        "grpc",
+        "google.protobuf",
+        "textual",
+        "IPython",
+        "html",
     ]
     program = f"import sys, messagehub; print(*[name for name in {heavy} if name in sys.modules])"
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ran.stdout.split() == []
+
+
+def test_a_hub_on_its_embedded_default_loads_nothing_of_etcd() -> None:
+    program = (
+        "import sys; from messagehub.broker.loop import Broker; from messagehub.store.sqlite import SQLiteStore;"
+        "print(*[name for name in sys.modules if 'grpc' in name or 'etcd' in name or name == 'google.protobuf'])"
+    )
     ran = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )

@@ -21,7 +21,7 @@ _HEAD = """# Python
 
 Written from signatures and docstrings by `make generate`.
 
-Every method that waits has a twin to be awaited where its entry says so.
+Every method that waits has an asynchronous form, named with `_async`, where its entry says so.
 Errors can be imported from `messagehub` too; they are listed in [errors](errors.md).
 """
 

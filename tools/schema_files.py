@@ -21,7 +21,7 @@ import msgspec
 from messagehub import protocol
 from registry import commands, replies
 from registry.events import AnyEvent, ServiceChanged
-from registry.records import Keep, KeptTopic
+from registry.records import Keep, RetainedTopic
 from registry.registry import Registry
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -212,9 +212,12 @@ _SCENARIO: tuple[dict[str, Any] | float, ...] = (
     {"type": "PING", "id": "15"},
     {"type": "STATS_REQUEST", "id": "16"},
     {"type": "TRACE_REQUEST", "id": "17", "correlation_id": "15", "limit": 10},
+    {"type": "PRODUCER_REGISTER", "id": "90", "channel": "camera.rear", "schema_hash": "abc123..."},
+    {"type": "CONSUMER_REGISTER", "id": "91", "channel": "camera.rear", "consumer_id": "slow_reader"},
+    {"type": "MEMBER_EVICT", "id": "92", "channel": "camera.rear", "member_id": "slow_reader"},
 )
 
-_ORDERS = KeptTopic(
+_ORDERS = RetainedTopic(
     name="orders.eu",
     keep=Keep(messages=1000, seconds=86400.0),
     incarnation=15,

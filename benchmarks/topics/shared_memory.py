@@ -198,7 +198,7 @@ def _per_second(act: Callable[[], object], seconds: float) -> Measure:
 
 @comparison("without a broker: discovery through the directory, and attaching", placements=[Placement.TWO_CORES])
 def without_broker(bench: Bench) -> None:
-    from messagehub.shm.ring import open_reader
+    from messagehub.shm.rings.ring import open_reader
 
     calls = bench.scaled(2000, 400)
     with fresh_place(bench.directory) as place, partner("echo", place):

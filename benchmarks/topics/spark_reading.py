@@ -16,7 +16,7 @@ from benchmarks.harness import Bench, comparison
 from benchmarks.spark_sessions import seconds, session
 from benchmarks.verdicts import at_least, at_most, beside
 from messagehub import MessageHub
-from messagehub.shm.column_statistics import Collector
+from messagehub.shm.tables.column_statistics import Collector
 
 REPETITIONS = 5
 PARTS = 16

@@ -12,7 +12,7 @@ from benchmarks.harness import Bench, comparison
 from benchmarks.placement import Placement
 from benchmarks.verdicts import beside
 from messagehub import MessageHub
-from messagehub.shm.directory import Directory
+from messagehub.shm.channel_directory.directory import Directory
 
 
 @comparison("publishing a table of 64 MB with a checksum against without, no broker", placements=[Placement.SAME_CORE])

@@ -9,7 +9,7 @@ import socket
 from pathlib import Path
 
 STOP_SECONDS = 4
-"""So long requests may take to be finished when the hub stops, which waits a little longer."""
+"""How long requests may take to finish when the hub stops, which waits a little longer."""
 ACCEPT_SECONDS = 0.01
 _PR_SET_PDEATHSIG = 1
 

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from messagehub.admin import api, docs_page
+from messagehub.admin import api, console_page, docs_page
 from messagehub.admin.authentication import HttpAuthentication
 from messagehub.admin.broker_client import BrokerClient
 from messagehub.admin.compression import Compressed
@@ -26,7 +26,7 @@ from messagehub.admin.routes import plain_route
 from messagehub.admin.security_headers import SecurityHeaders
 from messagehub.hub import MessageHub
 
-OWN = ("/api/", "/healthz", "/readyz", "/metrics", "/docs", "/openapi.json")
+OWN = ("/api/", "/healthz", "/readyz", "/metrics", "/docs", "/openapi.json", "/console")
 """What the paths begin with that are not of the registry API."""
 
 
@@ -36,7 +36,8 @@ def create_app(
     backend = BrokerClient(hub, callers, is_draining=is_draining)
     confluent = Confluent(backend)
     registry = Starlette(routes=[plain_route(endpoint, confluent) for endpoint in ENDPOINTS])
-    own = FastAPI(routes=[*api.ROUTES, *docs_page.ROUTES], docs_url=None, redoc_url=None, openapi_url=None)
+    pages = [*docs_page.ROUTES, *console_page.ROUTES]
+    own = FastAPI(routes=[*api.ROUTES, *pages], docs_url=None, redoc_url=None, openapi_url=None)
     for app in (registry, own):
         app.state.backend = backend
         app.router.redirect_slashes = False
@@ -44,8 +45,8 @@ def create_app(
         app.add_exception_handler(Exception, _on_defect)
 
     async def by_path(scope: Scope, receive: Receive, send: Send) -> None:
-        app = own if scope.get("path", "").startswith(OWN) else registry
-        await app(scope, receive, send)
+        is_own = scope.get("path", "").startswith(OWN) or console_page.asks_for_page(scope)
+        await (own if is_own else registry)(scope, receive, send)
 
     served: ASGIApp = ResponseCache(Compressed(by_path), backend)
     if hub.settings.http_cors:
@@ -53,7 +54,7 @@ def create_app(
             served,
             allow_origins=hub.settings.http_cors.split(),
             allow_methods=["GET", "POST", "PUT", "DELETE"],
-            allow_headers=["authorization", "content-type", "x-request-id"],
+            allow_headers=["authorization", "content-type", "last-event-id", "x-request-id"],
         )
     settings = hub.settings
     served = SecurityHeaders(served, is_tls=is_tls, has_access_log=settings.http_access_log)

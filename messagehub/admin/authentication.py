@@ -45,7 +45,7 @@ _WRONG = (
     " `messagehub tokens`, or it was revoked"
 )
 _LIMITS = ("RATE_LIMITED", "TOO_MANY_SUBSCRIPTIONS", "42209", "42901", "408")
-OWNER = "owner"
+OWNER, ANONYMOUS = "owner", "anonymous"
 NOTED_SECONDS = 1.0
 """A refusal that is repeated is noted once in this time."""
 MAX_NOTED = 200
@@ -63,7 +63,7 @@ class Caller(NamedTuple):
     @property
     def peer(self) -> str:
         """The name or address that limits are counted by."""
-        return self.address if self.name == "anonymous" else self.name
+        return self.address if self.name == ANONYMOUS else self.name
 
 
 log_of_refusals = LimitedLog(logging.getLogger("messagehub.http"), "refusals")
@@ -115,7 +115,7 @@ class HttpAuthentication:
         counted apart, because an orchestrator restarts a hub whose probes fail."""
         found: Caller = scope.get("caller") or self._counted(scope, "probe:" if is_probe else "")
         if role is not None and not found.rights.has(role):
-            if found.name == "anonymous":
+            if found.name == ANONYMOUS:
                 raise self._unauthorized(found, scope)
             raise self.forbidden(found, _asked(scope), Forbidden(f"this takes the right {role}", role=role))
         caller.set(found)
@@ -123,7 +123,7 @@ class HttpAuthentication:
 
     def forbidden(self, who: Caller, what: str, error: Forbidden) -> Forbidden | HttpError:
         """Count and note a refusal, and return it. A caller that gave no token is asked for one."""
-        if who.name == "anonymous":
+        if who.name == ANONYMOUS:
             return self._unauthorized(who)
         counters["http_forbidden"] += 1
         self._note("refused", who, code=error.code, request=what, name=error.details.get("name"))
@@ -192,8 +192,8 @@ class HttpAuthentication:
             self._noted_at[who.name, code] = time.monotonic() + NOTED_SECONDS
         self._note("refused", who, code=code, request=_asked(scope))
 
-    def note_change(self, request: str) -> None:
-        self._note("changed", caller.get(), request=request)
+    def note_change(self, request: str, name: str | None = None) -> None:
+        self._note("changed", caller.get(), request=request, name=name)
 
     def _counted(self, scope: Scope, kind: str) -> Caller:
         """Return the caller, if it is known and not too fast. Who guesses tokens uses up nobody else's requests."""
@@ -213,7 +213,7 @@ class HttpAuthentication:
         is_forwarded = scope.get(FORWARDED, False)
         is_elsewhere = is_forwarded or self._is_sent_by_a_page(scope["scheme"], given)
         rights = NOTHING if is_elsewhere else self.anonymous
-        who = Caller("anonymous", rights, scope.get("request_id", ""), address)
+        who = Caller(ANONYMOUS, rights, scope.get("request_id", ""), address)
         token = _token(given)
         if token is None or (self._own is None and not is_forwarded):
             return who, True

@@ -19,11 +19,16 @@ from starlette.responses import Response
 
 from messagehub.admin.authentication import HttpAuthentication
 from messagehub.admin.cached_responses import CachedResponse, CachedResponses
+from messagehub.admin.event_history import EventHistory
 from messagehub.admin.metrics.channels import ChannelItems
+from messagehub.admin.metrics.flow import SharedFlow
+from messagehub.admin.metrics.history import History
+from messagehub.admin.topic_feeds import TopicFeeds
+from messagehub.channels.flow import FlowSampler
 from messagehub.errors import BrokerTimeout
 from messagehub.hub import MessageHub
 from messagehub.protocol import Beacon
-from messagehub.shm.location import directory_of
+from messagehub.shm.channel_directory.location import directory_of
 from registry import commands, replies
 
 T = TypeVar("T")
@@ -32,7 +37,7 @@ MAX_CACHED = 100_000
 MAX_CACHED_BYTES = 64 << 20
 BELIEVED_SECONDS = 1.0
 """How long a newest version or a lookup is believed without asking, in case an event is lost."""
-VERDICT_SECONDS = 15.0
+SCHEMA_CHECK_SECONDS = 15.0
 """Longer than the check of one schema may take, so that the refusal of one that is too complex names the budget."""
 MAX_PROBES = 8
 LookUp = tuple[str, bytes, bytes]
@@ -45,7 +50,11 @@ class BrokerClient:
         self.callers = callers
         self.is_draining = is_draining
         self.generation = 0
-        self.channel_items = ChannelItems(directory_of(hub.settings))
+        self.channel_items = ChannelItems()
+        self.flow = SharedFlow(FlowSampler(directory_of(hub.settings)), self.run_for_monitor)
+        self.history = History(self)
+        self.events = EventHistory(hub)
+        self.topic_feeds = TopicFeeds(hub)
         self._by_id = CachedResponses(max_entries=MAX_CACHED, max_bytes=MAX_CACHED_BYTES)
         self._latest = CachedResponses(max_entries=MAX_CACHED, max_bytes=MAX_CACHED_BYTES)
         self._looked_up = CachedResponses(max_entries=MAX_CACHED, max_bytes=MAX_CACHED_BYTES)
@@ -57,7 +66,7 @@ class BrokerClient:
     async def ask(self, command: commands.Command, kind: type[R]) -> R:
         self.callers.check(command)
         try:
-            reply = await self.hub.ask_async(command, timeout=self._patience(command))
+            reply = await self.hub.ask_async(command, timeout=self._timeout(command))
         finally:
             if command.writes:  # one that was not answered may have happened all the same
                 self._change(permanent=isinstance(command, _REMOVING))
@@ -90,10 +99,10 @@ class BrokerClient:
         self.callers.check_answer(command, reply)  # type: ignore[arg-type]  # any reply is one of AnyReply
         return reply
 
-    def _patience(self, command: commands.Command) -> float | None:
+    def _timeout(self, command: commands.Command) -> float | None:
         if not isinstance(command, commands.SchemaText | commands.CreateChannel):
             return None
-        return max(VERDICT_SECONDS, self.hub.settings.request_timeout_seconds)
+        return max(SCHEMA_CHECK_SECONDS, self.hub.settings.request_timeout_seconds)
 
     async def subjects(self, prefix: str, deleted: commands.Deleted) -> list[str]:
         found: list[str] = []

@@ -14,7 +14,7 @@ LEAST_BYTES = 4096
 AT_ONCE_BYTES = 64 << 10
 """More than this is compressed by a thread, so that others are served meanwhile."""
 _threads = anyio.CapacityLimiter(4)
-"""Of its own: the threads of requests may all be waiting for the broker, and an answer that is there must not."""
+"""Compression has threads of its own: those of requests may all be waiting for the broker."""
 _LEVEL = 1  # JSON becomes a tenth of its size at any level, and this one takes a fifth of the time of the default
 
 

@@ -38,6 +38,7 @@ STATUS: dict[type[HubError], tuple[int, int]] = {
     errors.ProducerAlreadyRegistered: (409, 409),
     errors.ConsumerAlreadyRegistered: (409, 409),
     errors.PolicyMismatch: (409, 409),
+    errors.Evicted: (409, 409),
     errors.NotOwner: (403, 403),
     errors.Forbidden: (403, 40301),
     errors.Unauthorized: (401, 40101),

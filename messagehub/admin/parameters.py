@@ -12,8 +12,9 @@ from starlette.types import Receive, Scope
 
 from messagehub.admin.authentication import caller, counters
 from messagehub.admin.errors import HttpError
-from messagehub.security.rate_limits import Places
+from messagehub.security.rate_limits import ConcurrencyLimit
 from registry.commands import Deleted
+from registry.decoding import decodable
 from registry.records import ConfigField, Level, Mode, SchemaConfig
 from registry.schemas.catalog import LATEST
 
@@ -34,9 +35,10 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _ID = re.compile(r"-?[0-9]{1,10}\Z")
 _SLIP, _LIKE = 0.8, 0.6
 """How like a parameter another name has to be, for a refusal and for a hint."""
-_open_bodies = Places(MAX_OPEN_BODIES)
+_open_bodies = ConcurrencyLimit(MAX_OPEN_BODIES)
 
 
+@decodable
 class ReferenceBody(msgspec.Struct):
     name: str
     subject: str

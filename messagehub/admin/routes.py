@@ -25,20 +25,21 @@ from messagehub.admin.errors import MEDIA_TYPE, HttpError, answer, refusal
 from messagehub.admin.response_cache import accepts
 from messagehub.errors import HubError
 from registry.access import Role
+from registry.decoding import decodable
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 AnyHandler = TypeVar("AnyHandler", bound=Callable[..., Awaitable[Any]])
 DRAIN = "/api/v1/drain"
 _PROBES = ("/healthz", "/readyz")
 """What is asked by load balancers, some of which add a parameter of their own."""
-_FREE_ACCEPT = ("/metrics", "/api/v1/events")
+_FREE_ACCEPT = ("/metrics", "/api/v1/events", "/api/v1/topic-stream")
 
 
 class JsonBody:
     """A dependency of a typed handler: the JSON body as a msgspec type, bounded while it arrives."""
 
     def __init__(self, kind: Any) -> None:
-        self.kind = kind
+        self.kind = decodable(kind)
 
     async def __call__(self, request: Request) -> Any:
         return await parameters.body(request, self.kind)

@@ -21,11 +21,12 @@ _HEADERS: list[Header] = [
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
 _CLOSED = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
-_FOR_DOCS = (
+_FOR_PAGES = (
     b"content-security-policy",
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
     b" base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 )
+_PAGES = ("/docs", "/console/")
 _NO_STORE = (b"cache-control", b"no-store")
 _TRANSPORT = (b"strict-transport-security", b"max-age=31536000")
 
@@ -50,7 +51,7 @@ class SecurityHeaders:
 
         async def send_hardened(message: Message) -> None:
             if message["type"] == "http.response.start":
-                policy = _FOR_DOCS if scope["path"] == "/docs" else _CLOSED
+                policy = _FOR_PAGES if scope["path"] in _PAGES else _CLOSED
                 headers = hardened(message["headers"], request_id, policy, is_tls=self._is_tls)
                 message = {**message, "headers": headers}
                 seconds = time.monotonic() - began

@@ -18,9 +18,9 @@ from messagehub.security.private_files import (
 )
 from messagehub.setting_checks import is_loopback
 from messagehub.settings import Settings, socket_path
-from messagehub.shm.location import say_location
+from messagehub.shm.channel_directory.location import say_location
+from messagehub.shm.channel_directory.ownership import is_member
 from messagehub.shm.locks import OWNER, Descriptor, exclusive, try_lock
-from messagehub.shm.ownership import is_member
 
 SECRET_FILES = (
     "registry.db",

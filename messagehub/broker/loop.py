@@ -3,8 +3,9 @@
 Rule 1: receiving runs ahead of serving, so that a high-priority request overtakes all that was received before it.
 Rule 2: a reply that reveals a change waits until the store has the change, whoever made it; everything else
 leaves at once.
-Rule 3: when the store fails, what waits is refused as retryable, the registry is reloaded from the store, and
-only reads are served until a probe write succeeds. Revisions that were given out are not given out again.
+Rule 3: when the store fails, what waits is refused as retryable, the registry goes back to what the store holds, and
+only reads are served until a probe write succeeds. Revisions that were given out are not given out again. While the
+store cannot be read either, reads that would show a change which it may not have are refused too.
 Rule 4: nothing slow runs here: no schema is checked, every drain is bounded. No request and nothing in the directory
 can end the loop.
 Rule 5: one place records what happened (`_record`): noted as unwritten, published, followed, submitted.
@@ -33,8 +34,8 @@ from messagehub.errors import ConfigurationError, StoreReadOnly
 from messagehub.runtime.descriptors import wait_readable
 from messagehub.runtime.supervision import Supervisor
 from messagehub.settings import RELOADABLE, Settings
-from messagehub.shm.location import directory_of
-from messagehub.store import Store
+from messagehub.shm.channel_directory.location import directory_of
+from messagehub.store import Saved, Store
 from messagehub.version import __version__
 from registry import commands, replies
 from registry.access import LISTS
@@ -46,6 +47,7 @@ RECEIVED_PER_TURN = 1024
 SERVED_PER_TURN = 64
 DRAIN_SECONDS = 0.1
 ADOPT_SECONDS = 5.0
+_UNCERTAIN = StoreReadOnly("whether the last change of this was stored is not known, since the store does not answer")
 _COUNTED = commands.ServiceCommand | commands.UnregisterSubscriber
 
 
@@ -54,7 +56,8 @@ class Broker:
         """`open_store` is called only once the locks of the directory are ours."""
         self.settings = settings
         self.broker_id = os.urandom(8).hex()
-        self._supervisor = Supervisor()
+        self.supervisor = Supervisor()
+        """Of all threads of the hub; its restarts are counted in the statistics."""
         self._poller = zmq.Poller()
         self._unwritten = PendingCommits()
         self._discoveries = EncodedDiscoveries()
@@ -64,7 +67,7 @@ class Broker:
         """Whether anything but discoveries has happened since the loop last looked for what is due."""
         self._due_at = 0.0
         self._new_settings: Settings | None = None
-        self._parts = parts = Parts(self.broker_id, settings, open_store, self._supervisor)
+        self._parts = parts = Parts(self.broker_id, settings, open_store, self.supervisor)
         self._registry = parts.registry  # another one after a failure of the store
         self._access_control, self._answers, self._commit = parts.access_control, parts.answers, parts.commit
         self._host_watcher, self._metrics, self._publisher = parts.host_watcher, parts.metrics, parts.publisher
@@ -153,7 +156,7 @@ class Broker:
         handlers[self._host_watcher.fileno()] = self._look_at_host  # polled while the registry can be written
         poll, stop_fd = poller.poll, self._stop_fd
         wait_ms = 0
-        cleaner = Cleaner(directory_of(self.settings), self._supervisor)
+        cleaner = Cleaner(directory_of(self.settings), self.supervisor)
         try:
             self._watch_host(adopt_seconds=ADOPT_SECONDS)
             self._log_start()
@@ -239,8 +242,8 @@ class Broker:
     def _take_over(self, settings: Settings) -> None:
         self._new_settings = None
         self._registry.topics.limit_bytes = settings.kept_limit_bytes
-        kept = {name: getattr(settings, name) for name in RELOADABLE}
-        self.settings = msgspec.structs.replace(self.settings, **kept)
+        reloaded = {name: getattr(settings, name) for name in RELOADABLE}
+        self.settings = msgspec.structs.replace(self.settings, **reloaded)
         if self._access_control is not None:
             self._access_control.reload(self.settings)
 
@@ -313,13 +316,20 @@ class Broker:
             else:
                 payload = protocol.encode_reply(reply, command.id)
             if waits_for > self._commit.written:
-                unwritten.hold(HeldReply(waits_for, path, command, received_at, reply, payload, is_change))
-                self._metrics.count("held")
+                self._hold(HeldReply(waits_for, path, command, received_at, reply, payload, is_change))
             else:
                 requests.reply(path, command, received_at, reply, payload, is_change=is_change)
             if self._answers.is_suspect:
                 self._reload()
                 break
+
+    def _hold(self, held: HeldReply) -> None:
+        if self._unwritten.is_uncertain:
+            error = protocol.error_reply(_UNCERTAIN)
+            self._send_reply(held._replace(reply=error, payload=protocol.encode_reply(error, held.command.id)))
+            return
+        self._unwritten.hold(held)
+        self._metrics.count("held")
 
     def _take_check_results(self) -> None:
         for ticket, result in self._schema_checker.results():
@@ -358,12 +368,19 @@ class Broker:
             self.status.is_read_only = True
             self._poller.unregister(self._host_watcher.fileno())
             self._is_watching = False
-            self._go_back()
+            self._settle()
         elif self._commit.is_writable_again:
+            self._settle()
             self._commit.resume(written=self._registry.revision)
             self.status.is_read_only = False
             log.warning("the registry can be written again")
             self._watch_host()
+
+    def _settle(self) -> None:
+        """Go back to what the store holds after a failure, as soon as the store could be read."""
+        if self._unwritten.is_uncertain and self._commit.reloaded is not None:
+            self._go_back(self._commit.reloaded)
+            self._unwritten.settle()
 
     def _release(self, written: int) -> None:
         self._publisher.release(written)
@@ -375,9 +392,10 @@ class Broker:
         self._requests.reply(path, command, received_at, reply, payload, is_change=is_change)
 
     def _refuse_held(self) -> None:
-        error = protocol.error_reply(
-            StoreReadOnly("the change could not be stored (disk full or failing) and was undone")
-        )
+        said = "the change could not be stored (disk full or failing) and was undone"
+        if self._commit.reloaded is None:
+            said = "whether the change was stored is not known, since the store does not answer: try again later"
+        error = protocol.error_reply(StoreReadOnly(said))
         for held in self._unwritten.undo():
             payload = protocol.encode_reply(error, held.command.id)
             self._send_reply(held._replace(reply=error, payload=payload, is_change=False))
@@ -390,13 +408,14 @@ class Broker:
         self._go_back()
         self._record(self._host_watcher.begin(self._registry, now=self._now()))
 
-    def _go_back(self) -> None:
-        """Restore the registry from the store.
+    def _go_back(self, saved: Saved | None = None) -> None:
+        """Restore the registry from the store, or from what it was found to hold.
 
         Changes that were not written are undone. Their revisions are not used again: replies may have shown them.
         """
         before = self._registry
-        self._registry, _ = load(self._commit.store, self.settings, now=self._now(), at_least=before.revision)
+        at_least = before.revision
+        self._registry, _ = load(self._commit.store, self.settings, now=self._now(), at_least=at_least, saved=saved)
         self._registry.take_over_unstored(before, now=self._now())
         self._unwritten.newest = self._registry.revision
         self._retained.reset()

@@ -35,9 +35,9 @@ from messagehub.errors import ConfigurationError
 from messagehub.runtime.metrics import Metrics
 from messagehub.runtime.supervision import Supervisor
 from messagehub.settings import Settings
-from messagehub.shm.domain_lock import DomainLock
+from messagehub.shm.channel_directory.domain_lock import DomainLock
+from messagehub.shm.channel_directory.location import directory_of
 from messagehub.shm.errors import Busy, DataBlockError
-from messagehub.shm.location import directory_of
 from messagehub.store import Store
 from messagehub.store.commit import GroupCommit
 from registry import commands

@@ -35,6 +35,9 @@ class BrokerStats:
             counters |= more()
         lags = registry.positions.lags()
         gauges: dict[str, int] = {
+            "retained_topics": registry.topics.count,
+            "services": registry.services.address_count,
+            "tables": sum(channel.table is not None for channel in channels),
             "workers": registry.services.worker_count,
             "dead_letters": len(registry.services.letters),
             "messages_behind": sum(lags),

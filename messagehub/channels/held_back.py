@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from messagehub.channels.inventory import BlockInfo, rings
-from messagehub.shm.directory import Directory
+from messagehub.shm.channel_directory.directory import Directory
 from messagehub.shm.errors import DataBlockError
 from messagehub.shm.layout import HEADER_BYTES, SKIPPED, WRITER_TICKET
 from messagehub.shm.mapped_file import open_trusted

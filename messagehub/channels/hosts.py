@@ -4,8 +4,8 @@ The directory is always of this host. The broker knows of others too, and of pro
 """
 
 from messagehub.discovery import Discovery
-from messagehub.shm.directory import Directory
-from messagehub.shm.entries import living
+from messagehub.shm.channel_directory.directory import Directory
+from messagehub.shm.channel_directory.entries import living
 from messagehub.shm.errors import BlockOnOtherHost
 from messagehub.shm.identity import host
 

@@ -6,16 +6,16 @@ from typing import Any
 
 import msgspec
 
-from messagehub.shm import manifests
-from messagehub.shm.directory import Directory
+from messagehub.shm.channel_directory.directory import Directory
 from messagehub.shm.errors import DataBlockError, GroupInUse, GroupMissing, NameRefused, TableMissing, WriterGone
-from messagehub.shm.holders import Holder, told
 from messagehub.shm.identity import host
 from messagehub.shm.layout import Checksum, Kind
-from messagehub.shm.mapped_file import read_head, read_header
-from messagehub.shm.read_results import Item
-from messagehub.shm.ring import delete_group, describe, group_members, open_reader
-from messagehub.shm.tables import TableStore
+from messagehub.shm.mapped_file import read_header
+from messagehub.shm.rings.holders import Holder, told
+from messagehub.shm.rings.read_results import Item
+from messagehub.shm.rings.ring import delete_group, describe, group_members, open_reader
+from messagehub.shm.tables import manifests
+from messagehub.shm.tables.tables import TableStore
 
 
 class BlockInfo(msgspec.Struct, kw_only=True):
@@ -93,22 +93,6 @@ def delete_group_of(directory: Directory, channel: str, group: str) -> None:
     deleted = [delete_group(path, group) for path in paths]
     if not any(deleted):
         raise GroupMissing(channel, group)
-
-
-def rings_written(directory: Directory, channel: str) -> dict[str, int]:
-    """How many items each ring of a channel has been given, by the ring's id. No ring is mapped for this."""
-    names = {name for listed in directory.producers(channel, with_refused=True) if listed.entry is not None
-             for name in listed.entry.blocks}  # fmt: skip
-    paths = {directory.exclusive_block(channel), *(os.path.join(directory.root, name) for name in names)}
-    found = {}
-    for path in paths:
-        try:
-            if directory.may_hold(channel, path):
-                fixed, head = read_head(path)
-                found[fixed.block_id] = head
-        except (DataBlockError, FileNotFoundError):
-            continue  # gone, or damaged, which `messagehub doctor` reports
-    return found
 
 
 def header(directory: Directory, shm_name: str) -> dict[str, Any]:

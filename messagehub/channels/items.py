@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from messagehub.shm.errors import HandleClosed, TableMissing
-from messagehub.shm.read_results import Item, Producers, producer_of
-from messagehub.shm.reader import RingReader
-from messagehub.shm.tables import TableStore
+from messagehub.shm.rings.read_results import Item, Producers, producer_of
+from messagehub.shm.rings.reader import RingReader
+from messagehub.shm.tables.tables import TableStore
 from registry.channels.leases import default_owner
 
 
@@ -58,7 +58,7 @@ def table_origin(tables: TableStore, generation: int) -> Origin:
 
 
 def schema_of_table(tables: TableStore, generation: int) -> Any:
-    """None of a generation that was retired meanwhile."""
+    """Return the schema of one generation of a table, or None if it was retired meanwhile."""
     try:
         with tables.open(generation) as snapshot:
             return snapshot.table().schema

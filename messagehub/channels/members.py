@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 from messagehub.arguments import json_object
-from messagehub.channels.consumers import Consumer
-from messagehub.channels.enrolment import RegistryCalls
+from messagehub.channels.consumer.consumers import Consumer
+from messagehub.channels.consumer.enrolment import RegistryCalls
+from messagehub.channels.consumer.start import Positions, SavedPositions, checked_start
+from messagehub.channels.consumer.wanted import OnLag, Wanted
 from messagehub.channels.inventory import delete_group_of
 from messagehub.channels.payload_schema import given_schema, hash_of, payload_schema
 from messagehub.channels.producers import Policy, Producer, Shape, open_producer, ring_path
-from messagehub.channels.start import Positions, SavedPositions, checked_start
-from messagehub.channels.wanted import OnLag, Wanted
 from messagehub.client.connection import Connection
 from messagehub.client.group_changes import GroupChanges
 from messagehub.client.heartbeats import Heartbeats
@@ -24,7 +24,7 @@ from messagehub.runtime.background import BackgroundThreads
 from messagehub.runtime.spark_task import SparkTask, close_with_task, current_task, noted
 from messagehub.shm.layout import ChecksumUse, FullRing
 from messagehub.shm.locks import open_files_limited
-from messagehub.shm.reader import Copy
+from messagehub.shm.rings.reader import Copy
 from registry import commands, names, replies
 from registry.formats import arrow
 from registry.records import Access, Block, Priority, SchemaType
@@ -125,6 +125,7 @@ class ChannelMembers:
                 hint = "it was made here, by this hub: close it first, or go on with it"
                 raise ProducerAlreadyRegistered(f"{refused.message}; {hint}", **refused.details) from None
             raise
+        self._end_when_evicted(made)
         return self._keep(made)
 
     @open_files_limited()
@@ -189,6 +190,7 @@ class ChannelMembers:
                 verify=verify,
                 copy=copy,
                 spin_us=self._spin_us,
+                consumer_id=role,
             ),
             self._registry.files.directory,
             RegistryCalls(
@@ -294,6 +296,22 @@ class ChannelMembers:
             opened.close()
 
     # -- inside --------------------------------------------------------------------------------------------
+
+    def _end_when_evicted(self, producer: Producer) -> None:
+        """Have a producer that is evicted end its stream, so that another one can take its place."""
+        referred = weakref.ref(producer)
+
+        def close() -> None:
+            found = referred()
+            if found is not None:
+                found.close()
+
+        def ended() -> None:
+            found = referred()
+            if found is not None and found.registration.is_evicted:
+                self._background.add(close, drop=close)
+
+        producer.registration.on_ended = ended
 
     def _access(
         self, task: SparkTask | None, access: Access | None, producer_id: str | None

@@ -10,17 +10,17 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
 
-from messagehub.arguments import choice, seconds, whole_from
+from messagehub.arguments import MOST_SECONDS, choice, seconds, whole_from
 from messagehub.channels.payload_schema import PayloadSchema
 from messagehub.client.registration import Registration
 from messagehub.discovery.via_directory import LOCK_SECONDS, ViaFiles
 from messagehub.errors import ProducerAlreadyRegistered
 from messagehub.runtime.forgotten import ClosedWhenForgotten
-from messagehub.shm.errors import NameTaken
+from messagehub.shm.errors import HandleClosed, NameTaken
 from messagehub.shm.layout import MAX_SLOT_BYTES, MAX_SLOTS, Checksum, ChecksumUse, FullRing, Kind, WhenFull
-from messagehub.shm.loans import Loan
-from messagehub.shm.ring import RingSpec, open_writer
-from messagehub.shm.writer import RingWriter, Written
+from messagehub.shm.rings.loans import Loan
+from messagehub.shm.rings.ring import RingSpec, open_writer
+from messagehub.shm.rings.writer import RingWriter, Written
 from registry.commands import RegisterProducer
 
 Policy = Literal["RingBuffer", "DoubleBuffer", "Single"]
@@ -90,6 +90,7 @@ class Producer(ClosedWhenForgotten):
         self.channel = registration.channel
         self._last_written: Written | int | None = None
         self._writer = writer
+        self._put = writer.put
         self._files = files
         self._forget = forget
         self._keeps = keeps
@@ -116,7 +117,7 @@ class Producer(ClosedWhenForgotten):
 
     @property
     def sequence(self) -> int:
-        """Of the newest payload in the ring; 0 before the first."""
+        """The number of the newest payload in the ring; 0 before the first."""
         return self._writer.head
 
     @property
@@ -138,15 +139,19 @@ class Producer(ClosedWhenForgotten):
         A producer with when_full=overwrite never waits for readers: if they hold every slot, the item is skipped,
         `skipped` counts it, and its readers count it as missed. `timeout` is how long one with when_full=block waits.
         """
-        if self.registration.is_closed:
+        if self.registration.error is not None:
             self.registration.check_open()
-        if timeout is not None:
+        if timeout is not None and (type(timeout) is not float or not 0.0 <= timeout <= MOST_SECONDS):
             timeout = seconds(timeout)
-        sequence = self._writer.write_plain(payload, may_wait=timeout != 0)
-        if sequence:
-            self._last_written = sequence
-            return sequence
-        self._last_written = written = self._writer.write_pieces(payload, timeout)
+        try:
+            sequence = self._put(payload) or self._writer.write_plain(payload, may_wait=timeout != 0)
+            if sequence:
+                self._last_written = sequence
+                return sequence
+            self._last_written = written = self._writer.write_pieces(payload, timeout)
+        except HandleClosed:
+            self.registration.check_open()  # it may have been evicted meanwhile
+            raise
         return written.last
 
     async def write_async(self, payload: Any, timeout: float | None = None) -> int:
@@ -157,7 +162,11 @@ class Producer(ClosedWhenForgotten):
         if self.registration.is_closed:
             self.registration.check_open()
         limit = None if timeout is None else seconds(timeout)
-        self._last_written = written = await self._writer.write_async(payload, limit)
+        try:
+            self._last_written = written = await self._writer.write_async(payload, limit)
+        except HandleClosed:
+            self.registration.check_open()
+            raise
         return written.last
 
     def loan(self, size: int, timeout: float | None = None) -> Loan:
@@ -206,6 +215,11 @@ class Producer(ClosedWhenForgotten):
 
     def __repr__(self) -> str:
         return f"<Producer {self.channel!r} at {self.shm_name}: {'closed' if self._is_closed else self.source}>"
+
+    def _repr_html_(self) -> str:
+        from messagehub.display.records import producer_html
+
+        return producer_html(self, is_closed=self._is_closed)
 
 
 def open_producer(

@@ -14,10 +14,10 @@ import msgspec
 from messagehub.arguments import choice, plain
 from messagehub.discovery.via_directory import ViaFiles
 from messagehub.errors import ConfigurationError, SchemaIncompatible
-from messagehub.shm.entries import newest_table
+from messagehub.shm.channel_directory.entries import newest_table
 from messagehub.shm.layout import Checksum, ChecksumUse
-from messagehub.shm.manifests import Retention
-from messagehub.shm.tables import MODES
+from messagehub.shm.tables.manifests import Retention
+from messagehub.shm.tables.tables import MODES
 from registry.formats import arrow
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from messagehub.channels.expected_schema import ExpectedSchema
+from messagehub.channels.consumer.expected_schema import ExpectedSchema
+from messagehub.channels.consumer.start import Start
 from messagehub.channels.items import Origin, schema_of_table, table_origin
-from messagehub.channels.start import Start
 from messagehub.shm.errors import TableMissing
-from messagehub.shm.tables import TableStore
+from messagehub.shm.tables.tables import TableStore
 
 
 class TableGenerations:

@@ -9,6 +9,7 @@ from messagehub.channels.table_checks import check_append, check_mode, checked_r
 from messagehub.client.unregistered_tables import UnregisteredTables
 from messagehub.discovery.registry_client import RegistryClient
 from messagehub.discovery.via_directory import LOCK_SECONDS
+from messagehub.display.listing import Listing
 from messagehub.errors import (
     ChannelNotFound,
     ConfigurationError,
@@ -18,14 +19,14 @@ from messagehub.errors import (
     is_unable,
 )
 from messagehub.shm.advice import schema_instead
-from messagehub.shm.compaction import PACKED_BYTES, compact, compact_appended
-from messagehub.shm.entries import table_command, table_details
+from messagehub.shm.channel_directory.entries import table_command, table_details
 from messagehub.shm.errors import TableMissing
 from messagehub.shm.layout import ChecksumUse
 from messagehub.shm.locks import open_files_limited
-from messagehub.shm.manifests import Manifest, Retention
 from messagehub.shm.payloads import is_arrow
-from messagehub.shm.tables import Mode
+from messagehub.shm.tables.compaction import PACKED_BYTES, compact, compact_appended
+from messagehub.shm.tables.manifests import Manifest, Retention
+from messagehub.shm.tables.tables import Mode
 from registry import commands, names, replies
 from registry.formats import arrow
 
@@ -188,7 +189,7 @@ class ChannelTables:
     @open_files_limited()
     def tables(self, prefix: str = "", *, timeout: float | None = None) -> list[replies.TableSummary]:
         """The newest table of every channel whose name starts with the prefix."""
-        found: list[replies.TableSummary] = []
+        found = Listing[replies.TableSummary]()
         after: str | None = ""
         while after is not None:
             command = commands.ListTables(prefix=prefix, after=after)

@@ -1,6 +1,5 @@
 """`messagehub backup` and `restore`: copy what the hub keeps, while it runs, and go back to a copy."""
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from messagehub.cli.options import Dir, Json
-from messagehub.cli.output import counted, echo, echo_json, size
+from messagehub.cli.output import echo, echo_json
 from messagehub.cli.progress import progress
+from messagehub.display.values import counted, size
 from messagehub.settings import Settings
 
 if TYPE_CHECKING:
@@ -53,10 +53,11 @@ def restore(
     """
     from messagehub.broker.instance_lock import InstanceLock
     from messagehub.store.sqlite_backup import restore as restore_database
+    from messagehub.store.sqlite_migrations import unused_name
 
     settings = Settings.load(dir=dir)
     database = settings.database_path
-    before = database.with_name(f"{database.name}.before-{time.strftime('%Y%m%d-%H%M%S')}")
+    before = unused_name(database, "before")
     lock = InstanceLock(settings)
     try:
         is_replacing = database.exists()

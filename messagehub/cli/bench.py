@@ -21,8 +21,9 @@ import msgspec
 import typer
 
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout, seconds
-from messagehub.cli.output import echo, echo_json, echo_table, size
+from messagehub.cli.output import echo, echo_json, echo_table
 from messagehub.cli.session import Interrupt, interrupt, settings_for
+from messagehub.display.values import size
 from messagehub.errors import HubError
 from messagehub.settings import Settings
 
@@ -200,7 +201,7 @@ def _in_turns(
 def _private_hub() -> Iterator["MessageHub"]:
     """A hub without a broker, in a directory and a domain that are removed afterwards."""
     from messagehub.hub import MessageHub
-    from messagehub.shm.directory import Directory
+    from messagehub.shm.channel_directory.directory import Directory
 
     log = logging.getLogger("messagehub")
     level = log.level

@@ -7,12 +7,13 @@ import typer
 
 from messagehub.cli.failures import REFUSED, HubCommand
 from messagehub.cli.options import Dir, Json
-from messagehub.cli.output import complain, echo, echo_fields, echo_json, echo_table, instant, size
+from messagehub.cli.output import complain, echo, echo_fields, echo_json, echo_table
 from messagehub.cli.subcommands import ListingGroup
+from messagehub.display.values import instant, size
 from messagehub.settings import Settings
 
 if TYPE_CHECKING:
-    from messagehub.shm.directory import Directory
+    from messagehub.shm.channel_directory.directory import Directory
 
 app = typer.Typer(
     name="blocks",
@@ -90,14 +91,14 @@ def verify(prefix: Prefix = "", *, domain: Domain = None, dir: Dir = None, as_js
 @app.command(cls=HubCommand)
 def clean(
     *,
-    now: Annotated[bool, typer.Option("--now", help="Also what has not lingered for its time.")] = False,
+    now: Annotated[bool, typer.Option("--now", help="Also what is still within its linger time.")] = False,
     domain: Domain = None,
     dir: Dir = None,
     as_json: Json = False,
 ) -> None:
     """Remove what dead producers left. What somebody holds is never touched."""
-    from messagehub.shm.cleaning import LINGER_SECONDS
-    from messagehub.shm.cleaning import clean as clean_directory
+    from messagehub.shm.channel_directory.cleaning import LINGER_SECONDS
+    from messagehub.shm.channel_directory.cleaning import clean as clean_directory
 
     linger = 0.0 if now else LINGER_SECONDS
     done = clean_directory(_directory(domain, dir), now=time.time(), linger_seconds=linger)
@@ -112,7 +113,7 @@ def clean(
 
 
 def _directory(domain: str | None, dir: Any) -> "Directory":
-    from messagehub.shm.location import directory_of
+    from messagehub.shm.channel_directory.location import directory_of
 
     return directory_of(Settings.for_client(domain=domain, dir=dir))
 

@@ -6,20 +6,11 @@ import typer
 
 from messagehub.cli.failures import HubCommand
 from messagehub.cli.options import Dir, Endpoint, Json, SchemaFile, Timeout, known_channels
-from messagehub.cli.output import (
-    echo,
-    echo_fields,
-    echo_json,
-    echo_table,
-    instant,
-    moment,
-    ring_line,
-    short,
-    table_line,
-)
+from messagehub.cli.output import echo, echo_fields, echo_json, echo_table, ring_line, table_line
 from messagehub.cli.schema_input import OwnSchemaType, read_own_schema
 from messagehub.cli.session import connected, found_in, opened
 from messagehub.cli.subcommands import ListingGroup
+from messagehub.display.values import instant, moment, short
 from messagehub.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
@@ -80,7 +71,7 @@ def describe(
     with opened(endpoint, dir, timeout) as hub:
         found = found_in(hub, lambda: hub.describe(name))
     if found is None:
-        raise BrokerUnavailable("the broker went away while it was asked")
+        raise BrokerUnavailable("the broker ended before it answered")
     if as_json:
         echo_json({"status": found.status, **_plain(found.channel)})
     else:
@@ -145,6 +136,35 @@ def destroy(
         echo_json({"channel": ended.channel, "revision": ended.revision})
     else:
         echo(f"channel {ended.channel} is destroyed (revision {ended.revision})")
+
+
+@app.command(cls=HubCommand)
+def evict(
+    name: Name,
+    member: Annotated[str, typer.Argument(metavar="MEMBER", help="The producer's or consumer's id.")],
+    *,
+    role: Annotated[
+        Literal["producer", "consumer"] | None, typer.Option(help="Which one, where both have this id.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    endpoint: Endpoint = None,
+    dir: Dir = None,
+    timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:
+    """End the registration of a producer or consumer: it gets an error, and no producer waits for it any more.
+
+    For a while (lease_seconds) the same process is refused under the same name.
+    """
+    with connected(endpoint, dir, timeout) as hub:
+        if not yes:
+            typer.confirm(f"Evict {member} from channel {name}?", abort=True, err=True)
+        gone = hub.evict(name, member, role=role)
+    if as_json:
+        echo_json({"channel": gone.channel, "member_id": gone.member_id, "role": gone.role, "revision": gone.revision})
+    else:
+        place = "" if gone.pid is None else f" (pid {gone.pid} on host {gone.host})"
+        echo(f"{gone.role} {gone.member_id}{place} is evicted from channel {gone.channel} (revision {gone.revision})")
 
 
 @app.command(name="delete-group", cls=HubCommand)

@@ -6,8 +6,9 @@ import msgspec
 import typer
 
 from messagehub.cli.options import Channel, Dir, Endpoint, Json, Timeout
-from messagehub.cli.output import counted, echo, echo_fields, echo_json, echo_table, ring_line, table_line
+from messagehub.cli.output import echo, echo_fields, echo_json, echo_table, ring_line, table_line
 from messagehub.cli.session import near_name, settings_for
+from messagehub.display.values import counted
 from messagehub.errors import BrokerUnavailable, ChannelNotFound, ChannelNotReady
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def discover(
     """
     from messagehub.channels.inventory import rings
     from messagehub.hub import MessageHub
-    from messagehub.shm.location import directory_of
+    from messagehub.shm.channel_directory.location import directory_of
 
     settings = settings_for(endpoint, dir, timeout)
     with MessageHub(settings) as hub:

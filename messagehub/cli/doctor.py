@@ -11,8 +11,9 @@ from typer import Exit
 from messagehub.cli.diagnosis import Finding
 from messagehub.cli.failures import REFUSED
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
-from messagehub.cli.output import echo, echo_json, screen, shown
+from messagehub.cli.output import echo, echo_json, screen
 from messagehub.cli.session import settings_for
+from messagehub.display.values import shown
 from messagehub.errors import ConfigurationError
 from messagehub.settings import Settings, default_dir
 
@@ -50,7 +51,7 @@ def _diagnose(endpoint: str | None, dir: Path | None, timeout: float | None) -> 
     )
     from messagehub.cli.diagnosis.machine import check_java, check_rings, check_shared_memory, check_system
     from messagehub.client.broker_file import is_held
-    from messagehub.shm.location import shared_with
+    from messagehub.shm.channel_directory.location import shared_with
 
     yield from check_system()
     yield from check_shared_memory()

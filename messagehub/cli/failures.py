@@ -6,7 +6,8 @@ from typing import Any
 from typer import BadParameter, Exit
 from typer.core import TyperCommand
 
-from messagehub.cli.output import complain, drop_unwritten, echo_json, shown
+from messagehub.cli.output import complain, drop_unwritten, echo_json
+from messagehub.display.values import shown
 from messagehub.errors import BrokerUnavailable, HubError
 
 REFUSED, NO_BROKER = 1, 3

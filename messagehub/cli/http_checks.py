@@ -38,7 +38,7 @@ def check_http(settings: Settings, *, is_open: bool) -> None:
 def wrong_dates(settings: Settings) -> str | None:
     """Say that the certificate, which `check_http` has accepted, has expired or is not valid yet; None when it is.
 
-    OpenSSL judges them: a client that trusts this certificate alone shakes hands with a server that shows it, in
+    OpenSSL checks them: a client that trusts this certificate alone shakes hands with a server that shows it, in
     memory. Only the dates can be wrong then.
     """
     if not settings.http_cert:

@@ -13,7 +13,7 @@ class HttpHealth(NamedTuple):
     why_silent: str | None
     """Why `GET /healthz` is not answered within the timeout, or None when it is."""
     is_draining: bool | None = None
-    """None where the answer does not say."""
+    """Return None if the answer does not say."""
 
 
 def why_silent(url: str, *, timeout: float) -> str | None:

@@ -52,6 +52,7 @@ class HttpProcess:
         *,
         endpoint: str,
         is_open: bool,
+        supervisor: Supervisor,
         on_answer: Callable[[], None],
         on_failure: Callable[[str], None],
         on_problem: Callable[[str | None], None],
@@ -77,7 +78,7 @@ class HttpProcess:
         self._pause = RESTART_SECONDS
         self._child: _Child | None = None
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._thread = Supervisor().start("messagehub-http", self._run)
+        self._thread = supervisor.start("messagehub-http", self._run)
 
     def reload(self, settings: Settings) -> None:
         """Serve with these settings from now on. They were checked; the address stays as it is."""

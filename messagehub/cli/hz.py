@@ -7,8 +7,9 @@ import typer
 
 from messagehub.cli.blocks import Domain
 from messagehub.cli.options import Channel, Dir, Endpoint, Json, seconds
-from messagehub.cli.output import duration, echo, echo_json_line, size
+from messagehub.cli.output import echo, echo_json_line
 from messagehub.cli.session import TURN_SECONDS, check_known, interrupt
+from messagehub.display.values import duration, size
 
 
 class Window:
@@ -50,9 +51,9 @@ def hz(
     channel: Channel,
     *,
     every: Annotated[
-        float, typer.Option("--every", metavar="SECONDS", parser=seconds, help="How long each line looks.")
+        float, typer.Option("--every", metavar="SECONDS", parser=seconds, help="How many seconds each line covers.")
     ] = 1.0,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many lines.")] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after this many lines.")] = None,
     domain: Domain = None,
     endpoint: Endpoint = None,
     dir: Dir = None,
@@ -63,7 +64,7 @@ def hz(
     The age is how long after its writing an item was read here. No producer waits for this reader.
     """
     from messagehub.hub import MessageHub
-    from messagehub.shm.read_results import Gap
+    from messagehub.shm.rings.read_results import Gap
 
     lines = items = 0
     with (

@@ -7,8 +7,9 @@ import typer
 
 from messagehub.cli.failures import HubCommand
 from messagehub.cli.options import Dir, Json
-from messagehub.cli.output import echo, echo_json, echo_table, moment
+from messagehub.cli.output import echo, echo_json, echo_table
 from messagehub.cli.subcommands import ListingGroup
+from messagehub.display.values import moment
 from messagehub.errors import ConfigurationError
 from messagehub.settings import Settings
 
@@ -137,7 +138,7 @@ def allow(
 
 @app.command("revoke", cls=HubCommand)
 def revoke_key(name: Name, dir: Dir = None, as_json: Json = False) -> None:
-    """Let a key in no longer; what it asks on open connections is refused from now on."""
+    """Revoke a key. Requests on its open connections are refused from now on."""
     from messagehub.security.credentials import AccessFile, remove_revoked_key, revoke
 
     settings = Settings.for_client(dir=dir)

@@ -8,15 +8,14 @@ import os
 import shutil
 import sys
 from collections.abc import Collection, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from messagehub.display.values import shown, size
+
 if TYPE_CHECKING:
     from registry.records import Table
-
-SHORT_LENGTH = 12
 
 
 def echo(line: str) -> None:
@@ -58,74 +57,16 @@ def drop_unwritten() -> None:
         os.close(nowhere)
 
 
-def shown(value: Any) -> str:
-    """One value as a person reads it."""
-    if value is None or value == "":
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, dict):
-        return ", ".join(f"{shown(name)}={shown(item)}" for name, item in value.items()) or "-"
-    if isinstance(value, list):
-        return ", ".join(map(shown, value)) or "-"
-    text = str(value)
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def short(text: str | None) -> str | None:
-    """Enough of a hash to tell it from others in a list."""
-    return text if text is None or len(text) <= SHORT_LENGTH + 1 else f"{text[:SHORT_LENGTH]}…"
-
-
-def moment(at: float) -> str:
-    """Local time, to the second: enough for a list."""
-    return instant(at)[:-4]
-
-
-def instant(at: float) -> str:
-    """Local time, to the millisecond."""
-    return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-
-
-def size(count: int) -> str:
-    """A number of bytes, with three digits and a unit."""
-    if count < 1024:
-        return f"{count} B"
-    number, unit = count / 1024, "KiB"
-    for larger in ("MiB", "GiB", "TiB"):
-        if number < 999.5:
-            break
-        number, unit = number / 1024, larger
-    return f"{number:.3g} {unit}"
-
-
-def counted(count: int, thing: str) -> str:
-    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
-
-
-def duration(seconds: float) -> str:
-    if seconds < 1:
-        return f"{seconds * 1000:.3g} ms"
-    if seconds < 60:
-        return f"{seconds:.3g} s"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    return f"{days} d {hours} h" if days else f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
-
-
 def echo_table(headings: Sequence[str], rows: Sequence[Sequence[Any]], *, whole: Collection[str] = ()) -> None:
     """Print rows under headings, the most useful columns first; those in `whole` are shown whole or not at all."""
-    from messagehub.cli.columns import aligned
+    from messagehub.display.columns import aligned
 
     echo("\n".join(aligned(headings, [list(map(shown, row)) for row in rows], whole=whole, **screen())))
 
 
 def echo_fields(fields: dict[str, Any]) -> None:
     """Names and values, one pair a line."""
-    from messagehub.cli.columns import paired
+    from messagehub.display.columns import paired
 
     echo("\n".join(paired([(name, shown(value)) for name, value in fields.items()], **screen())))
 

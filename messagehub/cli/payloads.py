@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import typer
 
-from messagehub.cli.output import shown
-from messagehub.cli.values import records_of
+from messagehub.display.values import shown
+from messagehub.payloads.rows import records_of
 
 
 def header_of(text: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""`messagehub publish`: a message to all who subscribe to a topic now, or to one that is kept."""
+"""`messagehub publish`: a message to all who subscribe to a topic now, or to a retained topic."""
 
 import sys
 from collections.abc import Iterator
@@ -13,8 +13,10 @@ from messagehub.cli.session import connected
 
 
 def publish(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to, e.g. orders.eu.")],
-    message: Annotated[str | None, typer.Argument(metavar="[MESSAGE]", help="What. Default: all of stdin.")] = None,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic, e.g. orders.eu.")],
+    message: Annotated[
+        str | None, typer.Argument(metavar="[MESSAGE]", help="The message. Default: all of stdin.")
+    ] = None,
     *,
     header: Annotated[
         list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; may be repeated.")
@@ -30,7 +32,7 @@ def publish(
 ) -> None:
     """Publish a message, from the argument or from stdin.
 
-    Only who subscribes now gets it, unless the topic is kept (`messagehub topics keep`): then it is stored at the end.
+    Only who subscribes now gets it. A retained topic (`messagehub topics keep`) also stores it.
     With --json: a line of JSON for each message that was sent.
     """
     if lines and message is not None:

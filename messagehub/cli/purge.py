@@ -10,12 +10,13 @@ import typer
 
 from messagehub.cli.blocks import Domain
 from messagehub.cli.options import Dir, Json
-from messagehub.cli.output import complain, echo, echo_json, size
+from messagehub.cli.output import complain, echo, echo_json
+from messagehub.display.values import size
 from messagehub.errors import ConfigurationError
 from messagehub.settings import Settings
 
 if TYPE_CHECKING:
-    from messagehub.shm.directory import Directory
+    from messagehub.shm.channel_directory.directory import Directory
 
 _FILES = (
     *("registry.db", "registry.db-wal", "registry.db-shm", "registry.db.before-*"),
@@ -37,7 +38,7 @@ def purge(
     The hub must be stopped and no producer may live. messagehub.toml stays, and so does shared memory that another
     running hub uses. There is no way back but a backup.
     """
-    from messagehub.shm.location import directory_of
+    from messagehub.shm.channel_directory.location import directory_of
 
     settings = _settings(dir, domain)
     if settings.dir.exists() and settings.dir.stat().st_uid != os.geteuid():
@@ -92,7 +93,7 @@ def _found(settings: Settings, directory: "Directory", held: ExitStack) -> _Foun
 
 def _settings(dir: Path | None, domain: str | None) -> Settings:
     """Return the settings with the domain that the hub ran with: that is where its rings and tables are."""
-    from messagehub.shm.location import domain_served
+    from messagehub.shm.channel_directory.location import domain_served
 
     settings = Settings.for_client(dir=dir, domain=domain)
     served = domain_served(settings)
@@ -121,7 +122,7 @@ def _keep_hub_out(settings: Settings, held: ExitStack) -> None:
 
 def _keep_brokers_out(directory: "Directory", held: ExitStack) -> bool:
     """Hold the domain, and return False while a broker, of another hub, serves it."""
-    from messagehub.shm.domain_lock import take_domain
+    from messagehub.shm.channel_directory.domain_lock import take_domain
 
     if not os.path.isdir(os.path.dirname(directory.path)):
         return True
@@ -171,7 +172,7 @@ def _bytes_of(path: Path) -> int:
 
 def _remove(path: Path) -> None:
     """Remove a file or a directory. In a group's place no link of a member's leads out of it."""
-    from messagehub.shm.ownership import parent_of
+    from messagehub.shm.channel_directory.ownership import parent_of
 
     if path.is_dir() and not path.is_symlink():
         with parent_of(str(path)) as (parent, name):

@@ -11,8 +11,9 @@ import typer
 
 from messagehub.cli.blocks import Domain
 from messagehub.cli.options import Channel, Dir, Endpoint, Follow, Json, Start, seconds
-from messagehub.cli.output import complain, counted, echo, echo_json, size
+from messagehub.cli.output import complain, echo, echo_json
 from messagehub.cli.session import TURN_SECONDS, Interrupt, check_known, interrupt
+from messagehub.display.values import counted, size
 from messagehub.errors import ConfigurationError, ProducerAlreadyRegistered
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ def record(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The recording, an Arrow IPC stream; a new file.")],
     *,
     start: Start = "latest",
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many items.")] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after this many items.")] = None,
     for_seconds: Annotated[
-        float | None, typer.Option("--seconds", metavar="SECONDS", parser=seconds, help="End after so long.")
+        float | None, typer.Option("--seconds", metavar="SECONDS", parser=seconds, help="End after this many seconds.")
     ] = None,
     follow: Follow = True,
     domain: Domain = None,
@@ -48,7 +49,7 @@ def record(
     import pyarrow as pa  # noqa: F401
 
     from messagehub.hub import MessageHub
-    from messagehub.shm.read_results import Gap
+    from messagehub.shm.rings.read_results import Gap
 
     _check_new(file)
     deadline = None if for_seconds is None else time.monotonic() + for_seconds
@@ -135,7 +136,7 @@ def replay(
         str | None, typer.Option("--channel", metavar="NAME", help="Default: the channel that was recorded.")
     ] = None,
     speed: Annotated[
-        float, typer.Option("--speed", min=0.0, help="So many times the recorded pace; 0 is as fast as possible.")
+        float, typer.Option("--speed", min=0.0, help="How many times as fast as recorded; 0 is as fast as possible.")
     ] = 1.0,
     capacity: Annotated[int, typer.Option("--capacity", min=1, help="Slots of the ring.")] = 16,
     domain: Domain = None,

@@ -7,9 +7,10 @@ import typer
 from msgspec.structs import asdict
 
 from messagehub.cli.options import Dir, Endpoint, Json, SchemaFile, Timeout
-from messagehub.cli.output import complain, echo, echo_json_line, shown
+from messagehub.cli.output import complain, echo, echo_json_line
 from messagehub.cli.schema_input import OwnSchemaType, read_own_schema
 from messagehub.cli.session import TURN_SECONDS, Interrupt, connections, interrupt, settings_for
+from messagehub.display.values import shown
 from registry import commands
 from registry.replies import Notice, ProducerRegistered
 
@@ -27,14 +28,16 @@ def register(
     schema: SchemaFile = None,
     schema_type: OwnSchemaType = None,
     version: Annotated[str, typer.Option(help="The schema's version, as its users call it.")] = "",
-    policy: Annotated[str | None, typer.Option(help="How data is kept, e.g. RingBuffer.")] = None,
-    capacity: Annotated[int | None, typer.Option(min=1, help="How many items are kept.")] = None,
+    policy: Annotated[str | None, typer.Option(help="How data is stored, e.g. RingBuffer.")] = None,
+    capacity: Annotated[int | None, typer.Option(min=1, help="How many items the data holds.")] = None,
     page_size: Annotated[int | None, typer.Option(min=1, help="Bytes per item.")] = None,
     producer_id: Annotated[str | None, typer.Option(help="A name for this producer.")] = None,
     shm_name: Annotated[
         str | None, typer.Option(help="Where the data is. Default: /pylabhub_CHANNEL, or as shm_prefix says.")
     ] = None,
-    access: Annotated[Literal["exclusive", "shared"], typer.Option(help="Alone, or one of several.")] = "exclusive",
+    access: Annotated[
+        Literal["exclusive", "shared"], typer.Option(help="The only producer, or one of several.")
+    ] = "exclusive",
     once: Annotated[bool, typer.Option("--once", help="Do not stay: the registration ends with its lease.")] = False,
     endpoint: Endpoint = None,
     dir: Dir = None,

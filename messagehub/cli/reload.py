@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from messagehub.errors import HubError
-from messagehub.runtime.supervision import Supervisor
 from messagehub.security.credentials import AccessFile
 from messagehub.settings import RELOADABLE, Settings
 
@@ -70,7 +69,7 @@ class Reloading:
         self._web = web
         self._is_open = is_open
         self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._thread = Supervisor().start("messagehub-reload", self._run)
+        self._thread = broker.supervisor.start("messagehub-reload", self._run)
 
     def ask(self) -> None:
         """Safe in a signal handler."""

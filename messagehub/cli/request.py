@@ -13,7 +13,9 @@ from messagehub.cli.session import connected
 
 def request(
     address: Annotated[str, typer.Argument(metavar="ADDRESS", help="id:…, name:…, service:… or pool:….")],
-    message: Annotated[str | None, typer.Argument(metavar="[MESSAGE]", help="What. Default: all of stdin.")] = None,
+    message: Annotated[
+        str | None, typer.Argument(metavar="[MESSAGE]", help="The message. Default: all of stdin.")
+    ] = None,
     *,
     header: Annotated[
         list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; may be repeated.")

@@ -6,9 +6,10 @@ import typer
 
 from messagehub.cli.failures import REFUSED
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
-from messagehub.cli.output import echo, echo_fields, echo_json, shown
+from messagehub.cli.output import echo, echo_fields, echo_json
 from messagehub.cli.schema_input import SchemaTypeOption, read_schema
 from messagehub.cli.session import connected
+from messagehub.display.values import shown
 from messagehub.errors import CompatibilityNotSet, ModeNotSet, SubjectNotFound
 
 if TYPE_CHECKING:
@@ -96,7 +97,9 @@ def delete(
     subject: Subject,
     *,
     version: Annotated[int | None, typer.Option(min=1, help="Only this version. Default: the subject.")] = None,
-    permanent: Annotated[bool, typer.Option("--permanent", help="For good; takes a soft delete first.")] = False,
+    permanent: Annotated[
+        bool, typer.Option("--permanent", help="Delete permanently what was softly deleted before.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Even if a live channel uses it.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     endpoint: Endpoint = None,
@@ -126,7 +129,7 @@ def delete(
 def config(
     subject: Annotated[str | None, typer.Argument(metavar="SUBJECT", help="Default: what holds for all.")] = None,
     *,
-    compatibility: Annotated[LevelName | None, typer.Option(help="What new versions must go with.")] = None,
+    compatibility: Annotated[LevelName | None, typer.Option(help="The compatibility level for new versions.")] = None,
     normalize: Annotated[
         bool | None, typer.Option("--normalize/--no-normalize", help="Store new schemas in their normal form.")
     ] = None,

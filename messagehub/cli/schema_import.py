@@ -26,14 +26,14 @@ from registry.records import Mode, Reference, SchemaConfig, SchemaVersion
 if TYPE_CHECKING:
     from messagehub.hub import MessageHub
 
-Place = tuple[str, int]
+SubjectVersion = tuple[str, int]
 Made = replies.SchemaRegistered | SchemaVersion
 
 
 class SchemaImport:
     def __init__(self, hub: "MessageHub", schemas: list[SchemaVersion], settings: list[SettingsLine]) -> None:
         self.imported: list[dict[str, Any]] = []
-        self.skipped: list[Place] = []
+        self.skipped: list[SubjectVersion] = []
         self.refused: list[dict[str, Any]] = []
         self.unrestored: list[str] = []
         self.failure: HubError | None = None
@@ -45,7 +45,7 @@ class SchemaImport:
         self._subjects = {
             name: _Subject(name, versions) for name, versions in Counter(name for name, _ in self._schemas).items()
         }
-        self._places: dict[Place, int] = {}
+        self._new_versions: dict[SubjectVersion, int] = {}
         self._answered = 0
 
     @property
@@ -57,8 +57,8 @@ class SchemaImport:
         """Import until all is done, the broker fails or `is_stopped` says so. What was begun is completed first."""
         self._advance = advance
         while self._order.is_active() and not self._is_ending(is_stopped):
-            for place in self._order.get_ready():
-                self._tasks.add(self._import(self._schemas[place]))
+            for version in self._order.get_ready():
+                self._tasks.add(self._import(self._schemas[version]))
             self._tasks.turn()
         self._finish()
         by_subject = [line for line in self._settings if line.subject is not None]
@@ -87,7 +87,7 @@ class SchemaImport:
 
     def _sort(self) -> None:
         """Answers come in any order; reports do not vary."""
-        position = {place: number for number, place in enumerate(sorted(self._schemas))}
+        position = {version: number for number, version in enumerate(sorted(self._schemas))}
         self.imported.sort(key=lambda one: (one["subject"], one["version"]))
         self.skipped.sort()
         self.refused.sort(key=lambda one: position.get((one["subject"], one["version"]), len(position)))
@@ -101,12 +101,12 @@ class SchemaImport:
         except HubError as error:
             self._refuse(schema.subject, schema.version, error)
         else:
-            self._places[schema.subject, schema.version] = made.version
+            self._new_versions[schema.subject, schema.version] = made.version
             if made.version in subject.before:
                 self.skipped.append((schema.subject, made.version))
             else:
-                place = {"subject": schema.subject, "version": made.version}
-                self.imported.append({**place, "id": made.schema_id, "was": schema.schema_id})
+                about = {"subject": schema.subject, "version": made.version}
+                self.imported.append({**about, "id": made.schema_id, "was": schema.schema_id})
         self._answer()
         self._order.done((schema.subject, schema.version))
         subject.left -= 1
@@ -133,7 +133,7 @@ class SchemaImport:
     def _taken_over(
         self, subject: "_Subject", command: commands.RegisterSchema, wanted: commands.RegisterSchema
     ) -> Steps[Made]:
-        """With its id and number; or, when another schema has that id, with those that come next."""
+        """Register a schema with its id and number, or with the next free ones if another schema has that id."""
         if not subject.is_changed:
             subject.mode = yield from mode_of(subject.name)
             subject.is_changed = True
@@ -182,7 +182,7 @@ class SchemaImport:
         self.refused.append({"subject": subject, "version": version, "code": error.code, "message": error.message})
 
     def _mapped(self, reference: Reference) -> Reference:
-        version = self._places.get((reference.subject, reference.version), reference.version)
+        version = self._new_versions.get((reference.subject, reference.version), reference.version)
         return msgspec.structs.replace(reference, version=version)
 
 
@@ -236,16 +236,16 @@ def _versions_of(subject: str) -> Steps[set[int]]:
     return {version.version for version in found.versions}
 
 
-def _ordered(schemas: dict[Place, SchemaVersion]) -> TopologicalSorter[Place]:
+def _ordered(schemas: dict[SubjectVersion, SchemaVersion]) -> TopologicalSorter[SubjectVersion]:
     """Return what says which schemas may be registered by now."""
-    sorter: TopologicalSorter[Place] = TopologicalSorter()
-    previous: dict[str, Place] = {}
-    for place in sorted(schemas):
-        needed = [(reference.subject, reference.version) for reference in schemas[place].references]
-        sorter.add(place, *(other for other in needed if other in schemas))
-        if place[0] in previous:
-            sorter.add(place, previous[place[0]])
-        previous[place[0]] = place
+    sorter: TopologicalSorter[SubjectVersion] = TopologicalSorter()
+    previous: dict[str, SubjectVersion] = {}
+    for version in sorted(schemas):
+        needed = [(reference.subject, reference.version) for reference in schemas[version].references]
+        sorter.add(version, *(other for other in needed if other in schemas))
+        if version[0] in previous:
+            sorter.add(version, previous[version[0]])
+        previous[version[0]] = version
     try:
         sorter.prepare()
     except CycleError as error:

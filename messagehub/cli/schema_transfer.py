@@ -9,7 +9,7 @@ import typer
 
 from messagehub.cli.failures import NO_BROKER, REFUSED, report
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
-from messagehub.cli.output import complain, counted, echo, echo_json, shown
+from messagehub.cli.output import complain, echo, echo_json
 from messagehub.cli.progress import progress
 from messagehub.cli.request_tasks import RequestTasks, Steps
 from messagehub.cli.schema_import import SchemaImport
@@ -22,6 +22,7 @@ from messagehub.cli.schema_lines import (
     write_line,
 )
 from messagehub.cli.session import connected, interrupt
+from messagehub.display.values import counted, shown
 from messagehub.errors import BrokerUnavailable
 from registry import commands, replies
 from registry.records import SchemaVersion

@@ -9,10 +9,11 @@ from msgspec.structs import asdict
 from messagehub.cli import schema_changes, schema_transfer
 from messagehub.cli.failures import HubCommand
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
-from messagehub.cli.output import echo, echo_fields, echo_json, echo_table, short, shown
+from messagehub.cli.output import echo, echo_fields, echo_json, echo_table
 from messagehub.cli.schema_input import SchemaTypeOption, read_schema
 from messagehub.cli.session import connected
 from messagehub.cli.subcommands import ListingGroup
+from messagehub.display.values import short, shown
 from messagehub.errors import SubjectNotFound
 
 if TYPE_CHECKING:

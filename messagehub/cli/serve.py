@@ -139,7 +139,7 @@ def serve(
         ready.line = _ready_text(status, broker.endpoint, is_for_a_person=sys.stdout.isatty())
         ready.has("broker")
         ending.callback(notify_supervisor, "STOPPING=1")
-        ending.callback(Watchdog(settings, broker.local_endpoint).close)
+        ending.callback(Watchdog(settings, broker.local_endpoint, broker.supervisor).close)
         broker.run()
     if failures:
         raise ConfigurationError(f"{failures[0]}; what it wrote to stderr says more")
@@ -182,7 +182,7 @@ def _ready_text(status: "BrokerStatus", endpoint: str, *, is_for_a_person: bool)
     if status.server_key:
         lines.append(f"  its key is   {status.server_key}")
     if status.http is not None:
-        lines += [f"  web page     {status.http}/docs", f"  web token    in {status.dir}/http.token"]
+        lines += [f"  web page     {status.http}/", f"  web token    in {status.dir}/http.token"]
     else:
         lines.append("  web page     none: this hub serves no HTTP")
     lines += [f"  directory    {status.dir}", "  stop it      Ctrl-C here, or `messagehub stop` in another terminal"]
@@ -218,6 +218,7 @@ def _start_http(
         settings,
         endpoint=broker.local_endpoint,
         is_open=is_open,
+        supervisor=broker.supervisor,
         on_answer=partial(ready.has, "http"),
         on_failure=give_up,
         on_problem=partial(broker.note_problem, "http"),

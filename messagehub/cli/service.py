@@ -59,7 +59,7 @@ CapabilityBoundingSet=
 """
 
 ASKED_IN_TIME = 4
-"""So many times is the hub asked in the time after which systemd ends it."""
+"""How many times the hub is asked in the time after which systemd ends it."""
 _IN_UNIT = ("MESSAGEHUB_DIR", "MESSAGEHUB_DOMAIN")
 
 Name = Annotated[str, typer.Option("--name", metavar="NAME", help="The name of the unit.")]
@@ -163,14 +163,14 @@ class Watchdog:
     it again.
     """
 
-    def __init__(self, settings: Settings, endpoint: str) -> None:
+    def __init__(self, settings: Settings, endpoint: str, supervisor: Supervisor) -> None:
         """Nothing is done where systemd did not ask this process for it."""
         self._settings = settings
         self._endpoint = endpoint
         self._has_ended = threading.Event()
         self._pause = _watchdog_seconds() / ASKED_IN_TIME
         if self._pause:
-            Supervisor().start("messagehub-watchdog", self._run)
+            supervisor.start("messagehub-watchdog", self._run)
 
     def close(self) -> None:
         """Say no more. A question that is under way ends with the process: nobody is there to answer it."""

@@ -6,9 +6,10 @@ import typer
 
 from messagehub.cli.failures import HubCommand
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
-from messagehub.cli.output import complain, echo, echo_json, echo_table, instant, moment, size
+from messagehub.cli.output import complain, echo, echo_json, echo_table
 from messagehub.cli.session import connected
 from messagehub.cli.subcommands import ListingGroup
+from messagehub.display.values import instant, moment, size
 
 app = typer.Typer(
     name="services",
@@ -42,17 +43,21 @@ def list_services(
                 (
                     *(service.address, w.status, w.worker_id, w.pid, w.host),
                     *(moment(w.registered_at), w.concurrency, strategy),
+                    w.mailbox and f"{w.mailbox.queued}/{w.mailbox.capacity}",
                 )
                 for w in service.workers
-            ] or [(service.address, *(None,) * 6, strategy)]
-        echo_table(("ADDRESS", "STATUS", "WORKER", "PID", "HOST", "SINCE", "CONCURRENCY", "STRATEGY"), rows)
+            ] or [(service.address, *(None,) * 6, strategy, None)]
+        headings = ("ADDRESS", "STATUS", "WORKER", "PID", "HOST", "SINCE", "CONCURRENCY", "STRATEGY", "QUEUED")
+        echo_table(headings, rows)
 
 
 @app.command(name="dead-letters", cls=HubCommand)
 def dead_letters(
     address: Annotated[str | None, typer.Argument(metavar="[ADDRESS]", help="Only those to this address.")] = None,
     *,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="At most so many, the newest.")] = 100,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, max=10_000, help="At most this many, the newest.")
+    ] = 100,
     endpoint: Endpoint = None,
     dir: Dir = None,
     timeout: Timeout = None,
@@ -81,7 +86,7 @@ def resend(
     address: Annotated[str | None, typer.Argument(metavar="[ADDRESS]", help="Only those to this address.")] = None,
     *,
     limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=1, max=1000, help="End when so many were sent. Default: all.")
+        int | None, typer.Option("--limit", "-n", min=1, max=1000, help="End when this many were sent. Default: all.")
     ] = None,
     endpoint: Endpoint = None,
     dir: Dir = None,

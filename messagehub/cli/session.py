@@ -63,7 +63,7 @@ def found_in(hub: "MessageHub", ask: Callable[[], Answer]) -> Answer:
 
 
 def schema_mode(hub: "MessageHub") -> str | None:
-    """Return the mode that holds for all subjects; None for who may not ask."""
+    """Return the mode that holds for all subjects, or None if this user may not ask for it."""
     from registry import commands, replies
 
     try:
@@ -77,7 +77,7 @@ def schema_mode(hub: "MessageHub") -> str | None:
 def certain(hub: "MessageHub", answer: Answer) -> Answer:
     """The facade answers falsy when the broker went away; here nothing found and nobody asked must differ."""
     if not answer and (not hub.is_connected or hub.metrics()["timeouts"]):
-        raise BrokerUnavailable("the broker went away while it was asked", endpoint=hub.settings.endpoint)
+        raise BrokerUnavailable("the broker ended before it answered", endpoint=hub.settings.endpoint)
     return answer
 
 

@@ -7,9 +7,10 @@ import typer
 from messagehub.cli.failures import NO_BROKER, report
 from messagehub.cli.http_health import DRAINING, HttpHealth, ask
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
-from messagehub.cli.output import counted, duration, echo, echo_fields, echo_json, echo_table
+from messagehub.cli.output import echo, echo_fields, echo_json, echo_table
 from messagehub.cli.probe import hello
 from messagehub.cli.session import connected, schema_mode, settings_for
+from messagehub.display.values import counted, duration
 from messagehub.errors import BrokerUnavailable, ConfigurationError, Forbidden
 from messagehub.settings import Settings
 from messagehub.shm.core import IMPLEMENTATION
@@ -117,7 +118,7 @@ def _health(health: dict[str, Any], problems: list[str]) -> str:
 
 
 def _http_health(own: "BrokerStatus | None", problems: list[str], timeout: float) -> HttpHealth | None:
-    """None where there is no HTTP, or the broker says already that it does not answer."""
+    """Return None if there is no HTTP, or if the broker says already that it does not answer."""
     if own is None or own.http is None or any(own.http in problem for problem in problems):
         return None
     return ask(own.http, timeout=timeout)
@@ -126,8 +127,8 @@ def _http_health(own: "BrokerStatus | None", problems: list[str], timeout: float
 def _held_back(settings: Settings) -> list[dict[str, Any]]:
     """Producers of this host that wait for readers, or whose slots readers hold."""
     from messagehub.channels.held_back import held_back
+    from messagehub.shm.channel_directory.location import directory_of
     from messagehub.shm.errors import DataBlockError
-    from messagehub.shm.location import directory_of
 
     try:
         found = held_back(directory_of(settings))

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
-from messagehub.cli.output import complain, echo, echo_json_line, instant
+from messagehub.cli.output import complain, echo, echo_json_line
 from messagehub.cli.payloads import fields_of, kind_of, text_of
 from messagehub.cli.session import TURN_SECONDS, connected, interrupt
 from messagehub.cli.topics import since_of
+from messagehub.display.values import instant
 from messagehub.errors import HubError, ReceiveTimeout
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def subscribe(
         str | None,
         typer.Option(
             metavar="OFFSET|TIME|PLACE",
-            help="Kept topics only, from an offset, a time (ISO), so long ago (10m, 2h, 7d), or oldest, newest, last.",
+            help="Retained topics only: from an offset, a time (ISO), an age (10m, 2h, 7d), or oldest, newest, last.",
         ),
     ] = None,
     group: Annotated[
@@ -38,7 +39,7 @@ def subscribe(
             help="A retained topic only: go on where this name was, and share messages with others of it.",
         ),
     ] = None,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many messages.")] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after this many messages.")] = None,
     endpoint: Endpoint = None,
     dir: Dir = None,
     timeout: Timeout = None,
@@ -47,7 +48,7 @@ def subscribe(
     """Print messages as they come, one a line with the kind of their payload, until Ctrl-C or --count.
 
     Goes on when the broker restarts. What is lost is counted on stderr. With --json: JSON lines.
-    With --since what kept topics hold comes first, and then what is published, each message once.
+    With --since what retained topics hold comes first, and then what is published, each message once.
     With --durable a message is acknowledged when it was printed; --since is where a new name begins (oldest).
     """
     lost = 0

@@ -6,9 +6,10 @@ import typer
 
 from messagehub.cli.failures import HubCommand
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout, known_channels
-from messagehub.cli.output import echo, echo_json, echo_table, moment, size
+from messagehub.cli.output import echo, echo_json, echo_table
 from messagehub.cli.session import settings_for
 from messagehub.cli.subcommands import ListingGroup
+from messagehub.display.values import moment, size
 
 app = typer.Typer(
     name="tables",

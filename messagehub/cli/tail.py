@@ -21,10 +21,10 @@ def tail(
     channel: Channel,
     *,
     start: Start = "latest",
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many batches.")] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after this many batches.")] = None,
     rows: Annotated[
         int | None,
-        typer.Option("--rows", min=1, help="Show so many rows of each batch. Default: 20, with --json all."),
+        typer.Option("--rows", min=1, help="Show this many rows of each batch. Default: 20, with --json all."),
     ] = None,
     follow: Follow = True,
     domain: Domain = None,
@@ -34,7 +34,7 @@ def tail(
 ) -> None:
     """Print batches as they come, as tables or, with --json, a line of JSON for each row."""
     from messagehub.hub import MessageHub
-    from messagehub.shm.read_results import Gap
+    from messagehub.shm.rings.read_results import Gap
 
     seen = 0
     hint_at: float | None = time.monotonic() + HINT_SECONDS
@@ -65,7 +65,7 @@ def _hint(hub: "MessageHub", channel: str) -> str:
 
 
 def _show(value: Any, most_rows: int | None, *, as_json: bool) -> None:
-    from messagehub.cli.values import count_rows, first_rows, rows_of
+    from messagehub.payloads.rows import count_rows, first_rows, rows_of
 
     headings, rows = rows_of(value if most_rows is None else first_rows(value, most_rows))
     if as_json:

@@ -5,8 +5,9 @@ import typer
 from messagehub.cli.failures import HubCommand
 from messagehub.cli.keys import Name, Roles, private_directory_of_hub
 from messagehub.cli.options import Dir, Json
-from messagehub.cli.output import complain, echo, echo_json, echo_table, instant
+from messagehub.cli.output import complain, echo, echo_json, echo_table
 from messagehub.cli.subcommands import ListingGroup
+from messagehub.display.values import instant
 from messagehub.settings import Settings
 
 app = typer.Typer(
@@ -21,7 +22,7 @@ app = typer.Typer(
 
 @app.command("list", cls=HubCommand)
 def list_tokens(dir: Dir = None, as_json: Json = False) -> None:
-    """Show whose tokens are taken; the tokens themselves are not kept."""
+    """List the names of the tokens. The tokens themselves are not stored."""
     from messagehub.security.credentials import AccessFile
 
     listed = AccessFile(Settings.for_client(dir=dir).access_path).read().tokens
@@ -35,7 +36,7 @@ def list_tokens(dir: Dir = None, as_json: Json = False) -> None:
 
 @app.command("new", cls=HubCommand)
 def new_token(name: Name, role: Roles = None, dir: Dir = None, as_json: Json = False) -> None:
-    """Make a token and print it, this once: only its hash is kept."""
+    """Make a token and print it, only this once: the hub stores its hash."""
     from messagehub.security.credentials import AccessFile, allow_token
 
     if not role:
@@ -52,7 +53,7 @@ def new_token(name: Name, role: Roles = None, dir: Dir = None, as_json: Json = F
 
 @app.command("revoke", cls=HubCommand)
 def revoke_token(name: Name, dir: Dir = None, as_json: Json = False) -> None:
-    """Take a token no longer."""
+    """Revoke a token."""
     from messagehub.security.credentials import AccessFile, revoke
 
     revoke(AccessFile(Settings.for_client(dir=dir).access_path), "token", name)

@@ -9,10 +9,11 @@ import typer
 
 from messagehub.cli.failures import HubCommand
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
-from messagehub.cli.output import counted, duration, echo, echo_fields, echo_json, echo_table, instant, moment
-from messagehub.cli.output import size as human_size
+from messagehub.cli.output import echo, echo_fields, echo_json, echo_table
 from messagehub.cli.session import connected
 from messagehub.cli.subcommands import ListingGroup
+from messagehub.display.values import counted, duration, instant, moment
+from messagehub.display.values import size as human_size
 from messagehub.topics.durations import seconds_of
 
 if TYPE_CHECKING:
@@ -21,11 +22,12 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="topics",
     cls=ListingGroup,
-    help="List kept topics; keep, describe, delete one; list, reset, delete its durable positions.",
+    help="List topics; keep, describe, delete one; list, reset, delete its durable positions.",
     rich_markup_mode=None,
 )
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic's name.")]
 Durable = Annotated[str, typer.Argument(metavar="DURABLE", help="The durable name of a position.")]
+_LATELY = "in the last ten minutes"
 _SIZES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 
@@ -49,19 +51,26 @@ def size(text: str) -> int:
 def list_topics(
     pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="Only those that match, e.g. orders.>")] = ">",
     *,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Only topics that are not retained, published to in the last ten minutes.")
+    ] = False,
     endpoint: Endpoint = None,
     dir: Dir = None,
     timeout: Timeout = None,
     as_json: Json = False,
 ) -> None:
-    """List kept topics; the default when no other word is given."""
+    """List retained topics, and plain ones in use; the default.
+
+    A plain topic is in use if somebody published to it in the last ten minutes. With --json the retained ones are
+    listed or, with --plain, the plain ones.
+    """
     with connected(endpoint, dir, timeout) as hub:
-        found = [hub.topic(topic.name).describe() for topic in hub.topics(pattern)]
+        found = [] if plain else [hub.topic(topic.name).describe() for topic in hub.topics(pattern)]
+        seen = hub.plain_topics(pattern) if plain or not as_json else []
     if as_json:
-        echo_json([_plain(one) for one in found])
-    elif not found:
-        echo("no kept topics yet" if pattern == ">" else f"no kept topic matches {pattern!r}")
-    else:
+        echo_json([_built(one) for one in seen] if plain else [_plain(one) for one in found])
+        return
+    if found:
         echo_table(
             ("TOPIC", "MESSAGES", "SIZE", "KEEPS", "OLDEST", "FIRST", "NEXT"),
             [
@@ -77,13 +86,24 @@ def list_topics(
                 for one in found
             ],
         )
+    elif not plain:
+        echo("no retained topics yet" if pattern == ">" else f"no retained topic matches {pattern!r}")
+    if seen:
+        if not plain:
+            echo("")
+        echo_table(
+            ("PLAIN TOPIC", "PUBLISHERS NOW", "LAST PUBLISHED ABOUT"),
+            [(one.name, one.publishers, moment(one.asked_at)) for one in seen],
+        )
+    elif plain:
+        echo("nobody published to a plain topic" + (" " if pattern == ">" else f" that matches {pattern!r} ") + _LATELY)
 
 
 @app.command(cls=HubCommand)
 def describe(
     name: Name, endpoint: Endpoint = None, dir: Dir = None, timeout: Timeout = None, as_json: Json = False
 ) -> None:
-    """Show a kept topic and how much of it there is."""
+    """Show a retained topic and how much of it there is."""
     with connected(endpoint, dir, timeout) as hub:
         found = hub.topic(name).describe()
     if as_json:
@@ -107,14 +127,20 @@ def describe(
 def keep(
     name: Name,
     *,
-    messages: Annotated[int | None, typer.Option(min=1, help="The newest so many. Default: any number.")] = None,
+    messages: Annotated[
+        int | None, typer.Option(min=1, help="Store at most this many, the newest. Default: any number.")
+    ] = None,
     bytes: Annotated[
-        int | None, typer.Option("--bytes", parser=size, metavar="SIZE", help="At most so much, e.g. 1G. Default: 64M.")
+        int | None,
+        typer.Option("--bytes", parser=size, metavar="SIZE", help="Store at most this much, e.g. 1G. Default: 64M."),
     ] = None,
     age: Annotated[
-        float | None, typer.Option("--age", parser=age, metavar="TIME", help="None older than that, e.g. 12h or 7d.")
+        float | None,
+        typer.Option("--age", parser=age, metavar="TIME", help="Store none older than this, e.g. 12h or 7d."),
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Change the bounds of a topic that is kept.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Change the bounds of a topic that is retained already.")
+    ] = False,
     endpoint: Endpoint = None,
     dir: Dir = None,
     timeout: Timeout = None,
@@ -125,11 +151,11 @@ def keep(
 
     bounds = Keep(messages=messages, seconds=age, **({} if bytes is None else {"size_bytes": bytes}))
     with connected(endpoint, dir, timeout) as hub:
-        kept = hub.topic(name).keep(bounds, replace=replace)
+        retained = hub.topic(name).keep(bounds, replace=replace)
     if as_json:
-        echo_json(kept)
+        echo_json(retained)
     else:
-        echo(f"topic {kept.name} is kept: {_bounds(kept.keep)}")
+        echo(f"topic {retained.name} is retained: {_bounds(retained.keep)}")
 
 
 @app.command(cls=HubCommand)
@@ -142,7 +168,7 @@ def delete(
     timeout: Timeout = None,
     as_json: Json = False,
 ) -> None:
-    """Keep a topic no longer, and forget what was kept."""
+    """Stop retaining a topic, and delete its messages."""
     with connected(endpoint, dir, timeout) as hub:
         if not yes:
             found = hub.topic(name).describe()
@@ -151,7 +177,7 @@ def delete(
     if as_json:
         echo_json({"topic": name})
     else:
-        echo(f"topic {name} is no longer kept")
+        echo(f"topic {name} is no longer retained")
 
 
 @app.command(cls=HubCommand)
@@ -166,7 +192,7 @@ def positions(
     timeout: Timeout = None,
     as_json: Json = False,
 ) -> None:
-    """List the durable names under which a topic is read, and how far each is."""
+    """List the durable names under which a topic is read, and how far each has read."""
     with connected(endpoint, dir, timeout) as hub:
         topic = hub.topic(name)
         described = topic.position(durable) if durable is not None else None
@@ -208,7 +234,7 @@ def reset_position(
         str,
         typer.Argument(
             metavar="OFFSET|TIME|PLACE",
-            help="An offset, a time (ISO), so long ago (10m, 2h, 7d), or oldest, newest, last.",
+            help="An offset, a time (ISO), an age (10m, 2h, 7d), or oldest, newest, last.",
         ),
     ],
     *,
@@ -217,7 +243,7 @@ def reset_position(
     timeout: Timeout = None,
     as_json: Json = False,
 ) -> None:
-    """Have a durable position go on from elsewhere, whatever was acknowledged."""
+    """Move a durable position to another offset or time, whatever was acknowledged."""
     begin = since_of(to, "TO")
     with connected(endpoint, dir, timeout) as hub:
         position = hub.topic(name).reset_position(durable, begin)
@@ -237,7 +263,7 @@ def delete_position(
     timeout: Timeout = None,
     as_json: Json = False,
 ) -> None:
-    """Forget a durable position; who reads under its name is told."""
+    """Delete a durable position. Its readers are told."""
     with connected(endpoint, dir, timeout) as hub:
         hub.topic(name).delete_position(durable)
     if as_json:
@@ -258,16 +284,21 @@ def since_of(text: str, hint: str) -> "Since":
         return datetime.datetime.fromisoformat(text).timestamp()
     except ValueError:
         raise typer.BadParameter(
-            f"{text!r} is not an offset, a time such as 2026-01-31T12:00, so long ago such as 10m, or oldest, newest or"
+            f"{text!r} is not an offset, a time such as 2026-01-31T12:00, an age such as 10m, or oldest, newest or"
             " last.",
             param_hint=hint,
         ) from None
 
 
-def _plain(found: Any) -> dict[str, Any]:
+def _built(found: Any) -> dict[str, Any]:
     from msgspec import to_builtins
 
-    plain: dict[str, Any] = to_builtins(found)
+    built: dict[str, Any] = to_builtins(found)
+    return built
+
+
+def _plain(found: Any) -> dict[str, Any]:
+    plain = _built(found)
     del plain["type"]
     return plain
 

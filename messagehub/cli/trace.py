@@ -5,8 +5,9 @@ from typing import Annotated
 import typer
 
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
-from messagehub.cli.output import duration, echo, echo_json, echo_table, instant
+from messagehub.cli.output import echo, echo_json, echo_table
 from messagehub.cli.session import certain, connected
+from messagehub.display.values import duration, instant
 from messagehub.errors import HubError
 
 

@@ -11,9 +11,10 @@ import typer
 
 from messagehub.cli.failures import REFUSED
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
-from messagehub.cli.output import echo, echo_json, shown
+from messagehub.cli.output import echo, echo_json
 from messagehub.cli.progress import progress
 from messagehub.cli.session import connected
+from messagehub.display.values import shown
 from messagehub.errors import InvalidSchema
 
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout, known_channels
-from messagehub.cli.output import complain, echo, echo_json_line, instant, short, shown, table_line
+from messagehub.cli.output import complain, echo, echo_json_line, table_line
 from messagehub.cli.session import TURN_SECONDS, Interrupt, connected, connections, interrupt
+from messagehub.display.values import instant, short, shown
 from messagehub.errors import BrokerTimeout
 from registry import events, names, records
 
@@ -61,11 +62,14 @@ def _follow(hub: "MessageHub", watched: "Watch", interrupted: Interrupt, *, as_j
 
 def line(event: events.AnyChannelEvent) -> str:
     """When, which revision, what, where, and the details that this kind of event has."""
-    kind = str(event.__struct_config__.tag).lower().replace("_", " ")
-    return f"{instant(event.at)}  {event.revision}  {shown(event.channel)}  {kind}  {_details(event)}".rstrip()
+    return f"{instant(event.at)}  {event.revision}  {shown(event.channel)}  {kind(event)}  {details(event)}".rstrip()
 
 
-def _details(event: events.AnyChannelEvent) -> str:
+def kind(event: events.AnyChannelEvent) -> str:
+    return str(event.__struct_config__.tag).lower().replace("_", " ")
+
+
+def details(event: events.AnyChannelEvent) -> str:
     match event:
         case events.ProducerRegistered(producer=producer):
             schema = f"{shown(short(producer.schema_hash))} {producer.schema_version}".rstrip()

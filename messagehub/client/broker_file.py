@@ -10,8 +10,10 @@ from messagehub.settings import Settings
 from messagehub.shm.identity import ProcessIdentity
 from messagehub.shm.locks import OWNER, Descriptor, exclusive, is_locked
 from messagehub.version import __version__
+from registry.decoding import decodable
 
 
+@decodable
 class BrokerStatus(msgspec.Struct, kw_only=True, frozen=True):
     endpoint: str
     events_endpoint: str

@@ -1,11 +1,11 @@
 """One connection to the broker, shared by every thread of a process.
 
-Rule 1: a caller that finds the wire free drives it itself, which saves two thread switches; when others want in, it
-yields and the I/O thread drives for all of them.
+Rule 1: a caller that finds the wire idle uses it itself, which saves two thread switches. When others want it too, the
+I/O thread takes over for all of them (`runtime.handover_lock`).
 Rule 2: every wait has a deadline. A request ends once: by its reply, its timeout or the loss of the wire.
-Rule 3: while no broker answers, requests fail at once; who is there and does not answer is given time.
+Rule 3: while no broker answers, requests fail at once. A broker that is there and does not answer is given time.
 Rule 4: a forked child abandons the connection and makes its own: wire, threads and locks are the parent's.
-Rule 5: an answer that makes no sense is none.
+Rule 5: an answer that makes no sense is treated as no answer.
 """
 
 import itertools
@@ -32,7 +32,7 @@ from messagehub.settings import Settings
 from registry import commands, replies
 
 GRACE_SECONDS = 0.25
-"""So long an answer may take before the broker is asked whether it is there, and before a discovery looks elsewhere."""
+"""How long an answer may take before the broker is asked whether it is there, and a discovery looks elsewhere."""
 _COUNTERS = ["timeouts", "connects", "disconnects", "late_replies", "handed_over", "defects"]
 _NAMES = {kind: name for name, kind in protocol.COMMANDS_BY_TYPE.items()}
 _Reply = TypeVar("_Reply", bound=replies.Reply)
@@ -50,13 +50,13 @@ class Connection:
         self._wire = self._io.wire
 
     @property
-    def parts(self) -> Sequence[ConnectionListener]:
+    def listeners(self) -> Sequence[ConnectionListener]:
         """What follows this connection: it is kept up while one of them is active."""
-        return self._io.parts
+        return self._io.listeners
 
-    @parts.setter
-    def parts(self, parts: Sequence[ConnectionListener]) -> None:
-        self._io.parts = parts
+    @listeners.setter
+    def listeners(self, listeners: Sequence[ConnectionListener]) -> None:
+        self._io.listeners = listeners
 
     @property
     def hello(self) -> replies.HelloAck | None:
@@ -73,19 +73,19 @@ class Connection:
     def request(self, command: commands.Command, *, timeout: float, is_patient: bool = False) -> replies.AnyReply:
         """Send one command and return its reply; an ERROR reply, a timeout and no broker are raised.
 
-        Who has nobody else to ask is patient with a broker that takes its time to shake hands.
+        With `is_patient`, for a caller that has nobody else to ask, a broker may be slow to shake hands.
         """
         reply: replies.AnyReply = self._perform(command, timeout, is_patient=is_patient)
         return reply
 
     def ask(self, command: commands.Command, kind: type[_Reply], *, timeout: float, is_patient: bool = False) -> _Reply:
-        """As `request`; an answer of another kind is no answer."""
+        """Do as `request` does, and raise if the reply is of another kind."""
         return self._checked(command, self.request(command, timeout=timeout, is_patient=is_patient), kind)
 
     def ask_or(
         self, command: commands.Command, kind: type[_Reply], otherwise: Callable[[], _Found | None], *, timeout: float
     ) -> _Reply | _Found:
-        """As `ask`. When no answer came in a moment, what `otherwise` finds is returned instead, if anything."""
+        """Do as `ask` does. If no answer comes in a moment, return what `otherwise` finds instead, if anything."""
         answer = self._perform(command, timeout, otherwise=otherwise)
         if isinstance(answer, replies.Reply):
             return self._checked(command, answer, kind)
@@ -102,25 +102,25 @@ class Connection:
     ) -> Any:
         """Return the reply, or what `otherwise` finds when no reply came in a moment."""
         started = time.monotonic()
-        waiter = self._waiter(command, started + timeout)
-        waiter.is_patient = is_patient
+        request = self._pending_request(command, started + timeout)
+        request.is_patient = is_patient
         refusal = ""
         try:
-            reply = self._begin(waiter, may_connect=otherwise is None)
+            reply = self._begin(request, may_connect=otherwise is None)
             if reply is None:
                 if otherwise is not None and (found := otherwise()) is not None:
-                    waiter.deadline = 0.0  # not sent if it was not yet
-                    self._wire.pending.pop(waiter.request_id, None)
+                    request.deadline = 0.0  # not sent if it was not yet
+                    self._wire.pending.pop(request.request_id, None)
                     return found
-                reply = self._await_thread(waiter)
+                reply = self._await_thread(request)
             return protocol.unwrap(reply)
         except HubError as error:
             refusal = error.code
             if isinstance(error, BrokerUnavailable):
-                error.was_sent = waiter.is_sent
+                error.was_sent = request.is_sent
             raise
         finally:
-            self.account(command, waiter.request_id, refusal, started)
+            self.account(command, request.request_id, refusal, started)
 
     def _checked(self, command: commands.Command, reply: replies.Reply, kind: type[_Reply]) -> _Reply:
         if not isinstance(reply, kind):
@@ -129,7 +129,7 @@ class Connection:
         return reply
 
     def ask_hello(self, *, timeout: float) -> replies.HelloAck:
-        """What the broker says of itself now: its endpoints may have changed, and our rights to them."""
+        """Ask the broker for its HELLO again: its endpoints may have changed, and our rights to them."""
         hello = self.ask(commands.Hello(), replies.HelloAck, timeout=timeout, is_patient=True)
         hello.endpoints = reachable(hello.endpoints, self._wire.find_endpoint())
         return hello
@@ -148,14 +148,14 @@ class Connection:
 
     def submit(self, command: commands.Command, done: Done, *, timeout: float) -> None:
         """Send from the I/O thread; `done` is called there, once, with the reply or the error."""
-        self._io.outbox.append(self._waiter(command, time.monotonic() + timeout, done))
+        self._io.outbox.append(self._pending_request(command, time.monotonic() + timeout, done))
 
     def wake(self) -> None:
-        """Have the I/O thread, started when none is alive, look at its parts and what is submitted."""
+        """Have the I/O thread, started when none is alive, look at its listeners and what is submitted."""
         self._io.wake()
 
     def suspect(self) -> None:
-        """Something is odd about the broker: have the I/O thread ask it."""
+        """Have the I/O thread ask the broker whether it is still there."""
         self._io.suspect()
 
     def count_defect(self) -> None:
@@ -174,7 +174,7 @@ class Connection:
     def _ping(self, done: Done, timeout: float) -> None:
         self.submit(commands.Ping(priority="high"), done, timeout=timeout)
 
-    def _waiter(self, command: commands.Command, deadline: float, done: Done | None = None) -> PendingRequest:
+    def _pending_request(self, command: commands.Command, deadline: float, done: Done | None = None) -> PendingRequest:
         command.id = f"{self._name}-{next(self._numbers):x}"
         payload = protocol.encode(command)
         if len(payload) > protocol.MAX_REQUEST_BYTES:
@@ -185,38 +185,38 @@ class Connection:
             )
         return PendingRequest(command.id, payload, deadline, done)
 
-    def _begin(self, waiter: PendingRequest, *, may_connect: bool) -> replies.AnyReply | None:
-        """Send. None when no answer came in a moment: the I/O thread waits on, and asks whether the broker is there.
+    def _begin(self, request: PendingRequest, *, may_connect: bool) -> replies.AnyReply | None:
+        """Send, and return the reply. Return None if none came in a moment; the I/O thread then waits for it.
 
-        Connecting may take its time, which a caller has unless `may_connect` says otherwise.
+        Without `may_connect` a new connection is left to the I/O thread, since connecting may take long.
         """
-        if (may_connect or self._wire.session is not None) and self._wire.owner.acquire(blocking=False):
-            reply = self._send_directly(waiter)
+        if (may_connect or self._wire.session is not None) and self._wire.owner.acquire_if_free():
+            reply = self._send_directly(request)
             if reply is not None:
                 return reply
         else:
-            self._leave_to_thread(waiter)
-        moment = min(waiter.deadline, time.monotonic() + GRACE_SECONDS)
-        if waiter.is_answered(moment):
-            return self._await_thread(waiter)
-        if moment < waiter.deadline:
+            self._leave_to_thread(request)
+        moment = min(request.deadline, time.monotonic() + GRACE_SECONDS)
+        if request.is_answered(moment):
+            return self._await_thread(request)
+        if moment < request.deadline:
             self.suspect()
         return None
 
-    def _send_directly(self, waiter: PendingRequest) -> replies.AnyReply | None:
-        """The wire is ours: drive it for a moment, unless the I/O thread asks for it before the reply is here."""
+    def _send_directly(self, request: PendingRequest) -> replies.AnyReply | None:
+        """Use the wire, which this thread holds, for a moment, or until the I/O thread asks for it."""
         wire, io = self._wire, self._io
         try:
             if wire.session is None or wire.is_closed:
-                wire.connect(waiter.deadline, io.open, is_patient=waiter.is_patient)
-            until = min(waiter.deadline, time.monotonic() + GRACE_SECONDS)
-            reply = wire.exchange(waiter, until, io.has_to_yield, io.wake)
+                wire.connect(request.deadline, is_patient=request.is_patient)
+            until = min(request.deadline, time.monotonic() + GRACE_SECONDS)
+            reply = wire.exchange(request, until, io.wake)
             if reply is not None:
                 return reply
-            if time.monotonic() >= waiter.deadline:
+            if time.monotonic() >= request.deadline:
                 raise self._timed_out()
             self.metrics.count("handed_over")
-            wire.pending[waiter.request_id] = waiter.share()
+            wire.pending[request.request_id] = request.share()
         except BrokerUnavailable as lost:
             if not isinstance(lost, BrokerTimeout):
                 wire.drop(lost.message)
@@ -226,21 +226,21 @@ class Connection:
         self.wake()
         return None
 
-    def _leave_to_thread(self, waiter: PendingRequest) -> None:
+    def _leave_to_thread(self, request: PendingRequest) -> None:
         self.check_open()
         if self._wire.session is None:
-            self._wire.check_patience(self._wire.find_endpoint())
-        self._io.outbox.append(waiter.share())
+            self._wire.check_backoff(self._wire.find_endpoint())
+        self._io.outbox.append(request.share())
         self.wake()
 
-    def _await_thread(self, waiter: PendingRequest) -> replies.AnyReply:
-        if not waiter.is_answered(waiter.deadline):
-            self._wire.pending.pop(waiter.request_id, None)
+    def _await_thread(self, request: PendingRequest) -> replies.AnyReply:
+        if not request.is_answered(request.deadline):
+            self._wire.pending.pop(request.request_id, None)
             raise self._timed_out()
-        if waiter.error is not None:
-            raise waiter.error
-        assert waiter.reply is not None
-        return waiter.reply
+        if request.error is not None:
+            raise request.error
+        assert request.reply is not None
+        return request.reply
 
     def _timed_out(self) -> BrokerTimeout:
         self.metrics.count("timeouts")

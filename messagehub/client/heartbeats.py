@@ -18,8 +18,9 @@ from messagehub.client.discovery_cache import glance_of
 from messagehub.client.registration import END_SECONDS, Ack, Register, Registration
 from messagehub.client.registration_state import Step
 from messagehub.client.registrations import IDLE_SECONDS, Registrations
-from messagehub.errors import BrokerUnavailable, HubError, from_wire, is_unable
+from messagehub.errors import BrokerUnavailable, ChannelClosed, Evicted, HubError, from_wire, is_unable
 from registry import commands, replies
+from registry.records import MailboxState
 
 log = logging.getLogger("messagehub.client")
 
@@ -42,6 +43,8 @@ class Heartbeats:
         self.on_access: Callable[[str, bool], None] | None = None
         """Called on the I/O thread, again and again, with what the broker says of the rights of all peers (`access`),
         and whether it has registered all workers of this process by now."""
+        self.mailboxes: Callable[[], dict[str, MailboxState]] | None = None
+        """Called on the I/O thread with each heartbeat: the mailboxes of this process's workers, by id."""
         self.notices: list[replies.Notice] = []
         self._connection = connection
         self._seconds = connection.settings.heartbeat_seconds
@@ -164,9 +167,9 @@ class Heartbeats:
             return due_at
         if now >= self._next_at:
             self._schedule()
-            self._connection.submit(
-                commands.Heartbeat(lease=self.lease, priority="high"), self._after_beat, timeout=self._seconds
-            )
+            mailboxes = {} if self.mailboxes is None else self.mailboxes()
+            beat = commands.Heartbeat(lease=self.lease, mailboxes=mailboxes, priority="high")
+            self._connection.submit(beat, self._after_beat, timeout=self._seconds)
         return min(self._next_at, due_at)
 
     def _list_some(self, now: float) -> float:
@@ -190,6 +193,8 @@ class Heartbeats:
             if registration.state.name == "gone":
                 self._close(registration)
                 log.warning("%r was refused after a reconnect: %s", registration, refused)
+                if isinstance(refused, Evicted):
+                    registration.tell_end()
 
         def unregistered(reply: replies.AnyReply | None, error: HubError | None) -> None:
             self._step_ended()
@@ -228,11 +233,18 @@ class Heartbeats:
         self.notices.append(notice)
         del self.notices[:-1000]
         if notice.event == "CHANNEL_DESTROYED":
+            said = f"channel {notice.channel!r} was destroyed: open it again if that is wanted"
             for registration in self._registrations.of_channel(notice.channel):
-                if self._registrations.end_destroyed(registration):
+                if self._registrations.end_for(registration, ChannelClosed(said, channel=notice.channel)):
                     log.warning("channel %r was destroyed; %r ends", notice.channel, registration)
-                    if registration.on_ended is not None:
-                        registration.on_ended()
+                    registration.tell_end()
+        elif notice.reason == "evicted" and notice.member is not None:
+            said = f"{notice.member!r} was evicted from channel {notice.channel!r} by an operator"
+            for registration in self._registrations.of_channel(notice.channel):
+                error = Evicted(said, channel=notice.channel, member_id=notice.member)
+                if registration.is_told_by(notice) and self._registrations.end_for(registration, error):
+                    log.warning("%s; %r ends", said, registration)
+                    registration.tell_end()
 
     # -- on any thread -------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
-"""The I/O thread of a connection: it drives the wire for callers that wait together, and for the connection's parts.
+"""The I/O thread of a connection: it uses the wire for callers that wait together, and for the connection's listeners.
 
-Rule 1: the thread takes the wire while something is on its way, or is wanted; otherwise callers drive it themselves.
-Rule 2: nothing that a broker sends, and no part, ends the thread.
+Rule 1: the thread holds the wire while something is on its way or is to be sent; otherwise callers use it themselves.
+Rule 2: nothing that a broker sends, and no listener, ends the thread.
 """
 
 import logging
@@ -22,7 +22,7 @@ from messagehub.errors import BrokerTimeout, BrokerUnavailable, HubError, NotIni
 from messagehub.runtime.metrics import Metrics
 from messagehub.runtime.supervision import keep_turning
 from messagehub.settings import Settings
-from messagehub.shm.locks import check_spare_files
+from messagehub.shm.locks import open_files_limited
 from registry import replies
 
 log = logging.getLogger("messagehub.client")
@@ -35,7 +35,7 @@ _Told = TypeVar("_Told")
 class IoThread:
     def __init__(self, settings: Settings, name: str, metrics: Metrics, ping: Callable[[Done, float], None]) -> None:
         """`ping` submits a PING: whom to tell, and how long it may take."""
-        self.parts: Sequence[ConnectionListener] = ()
+        self.listeners: Sequence[ConnectionListener] = ()
         self.wire = Wire(settings, name, metrics, self._wire_changed)
         self.outbox: deque[PendingRequest] = deque()
         self._settings = settings
@@ -44,7 +44,7 @@ class IoThread:
         self._starting = threading.Lock()
         self._counting = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._wake_fd = self._yield_fd = -1
+        self._wake_fd = -1
         self._is_driving = False
         """Whether this thread owns the wire."""
         self._stream: EventSource | None = None
@@ -54,12 +54,12 @@ class IoThread:
     @property
     def is_used(self) -> bool:
         """Whether it has anything open."""
-        return self._wake_fd >= 0
+        return self._wake_fd >= 0 or self.wire.owner.fd >= 0
 
     # -- by any thread -------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Have the thread, started when none is alive, look at its parts and its outbox."""
+        """Have the thread, started when none is alive, look at its listeners and its outbox."""
         with self._starting:  # which `close` takes too: an fd that was closed may be somebody else's by now
             if self.wire.is_closed:
                 return
@@ -70,20 +70,9 @@ class IoThread:
             os.eventfd_write(self._wake_fd, 1)
 
     def suspect(self) -> None:
-        """Something is odd about the broker: have the thread ask it."""
+        """Have the thread ask the broker whether it is still there."""
         self._is_suspect = True
         self.wake()
-
-    def open(self) -> int:
-        """Return the descriptor by which the thread asks for the wire. Nothing is held before the first use."""
-        with self._starting:
-            self.wire.check_open()
-            self._open()
-            return self._yield_fd
-
-    def has_to_yield(self) -> bool:
-        """Whether the thread asks for the wire."""
-        return _is_set(self._yield_fd)
 
     def count_defect(self) -> None:
         """Note that a thread of this hub met a defect, logged it and goes on."""
@@ -98,34 +87,31 @@ class IoThread:
             self.wire.is_closed = True
             if self._wake_fd >= 0:
                 os.eventfd_write(self._wake_fd, 1)
-                os.eventfd_write(self._yield_fd, 1)
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(CLOSE_SECONDS)
         self.wire.close()
-        self._close_fds()
+        self._close_fd()
 
     def abandon(self) -> None:
         """In a forked child, where the thread does not run."""
         self.wire.abandon()
-        self._close_fds()
+        self._close_fd()
 
     def _open(self) -> None:
         if self._wake_fd < 0:
-            check_spare_files(2)
-            self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-            self._yield_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            with open_files_limited():
+                self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
-    def _close_fds(self) -> None:
+    def _close_fd(self) -> None:
         if self._wake_fd >= 0:
             os.close(self._wake_fd)
-            os.close(self._yield_fd)
-            self._wake_fd = self._yield_fd = -1
+            self._wake_fd = -1
 
     def _wire_changed(self) -> None:
         if self.wire.session is not None:
             self._is_suspect = False
-        if not self.wire.is_closed and any(part.is_active() for part in self.parts):
+        if not self.wire.is_closed and any(listener.is_active() for listener in self.listeners):
             self.wake()
 
     # -- on the thread -------------------------------------------------------------------------------------
@@ -151,15 +137,15 @@ class IoThread:
         if self._is_driving:
             self.wire.drop("a defect in this client; its log says more")
 
-    def _each_part(self, tell: Callable[[ConnectionListener], _Told]) -> list[_Told]:
-        """One part's defect is its own: the others hear what happened, and the thread goes on."""
+    def _each_listener(self, tell: Callable[[ConnectionListener], _Told]) -> list[_Told]:
+        """Tell every listener. A defect of one is logged: the others are told too, and the thread goes on."""
         told = []
-        for part in self.parts:
+        for listener in self.listeners:
             try:
-                told.append(tell(part))
+                told.append(tell(listener))
             except Exception:
                 self.count_defect()
-                log.exception("%s failed, and goes on", type(part).__name__)
+                log.exception("%s failed, and goes on", type(listener).__name__)
         return told
 
     def _turn(self) -> None:
@@ -168,21 +154,21 @@ class IoThread:
         _clear(self._wake_fd)
         if wire.is_closed:  # said after the loop looked, and the wake-up is used up
             return
-        self._tell_parts()
+        self._tell_listeners()
         now = time.monotonic()
-        due_at = min(self._each_part(lambda part: part.tick(now)), default=now + IDLE_SECONDS)
+        due_at = min(self._each_listener(lambda listener: listener.tick(now)), default=now + IDLE_SECONDS)
         if self._is_suspect and wire.session is not None and not self._is_pinging:
             self._is_suspect, self._is_pinging = False, True
             self._ping(self._after_ping, self._settings.hello_timeout_seconds)
         is_wanted = bool(self.outbox or wire.pending) or self._wants_connection()
         if is_wanted and not self._is_driving:
-            self._is_driving = self._seize()
+            self._is_driving = wire.owner.take_over(CLOSE_SECONDS)  # a caller that drives stops within one poll
         if self._is_driving:
             self._send_outbox()
         self._follow_topics()
         is_readable = self._poll(self._next_due(due_at))
         if not self._is_driving and is_readable:
-            self._is_driving = wire.owner.acquire(blocking=False)  # or else a caller drives, and receives for us
+            self._is_driving = wire.owner.acquire_if_free()  # or else a caller drives, and receives for us
         if self._is_driving and wire.session is not None:
             wire.receive()
         self._hand_out_events()
@@ -194,49 +180,40 @@ class IoThread:
         self.wire.owner.release()
 
     def _wants_connection(self) -> bool:
-        is_due = self.wire.session is None and time.monotonic() >= self.wire.patience.retry_at
-        return is_due and any(part.is_active() for part in self.parts)
+        is_due = self.wire.session is None and time.monotonic() >= self.wire.backoff.retry_at
+        return is_due and any(listener.is_active() for listener in self.listeners)
 
     def _next_due(self, due_at: float) -> float:
         session = self.wire.session
-        if session is None and any(part.is_active() for part in self.parts):
-            due_at = min(due_at, self.wire.patience.next_look())
+        if session is None and any(listener.is_active() for listener in self.listeners):
+            due_at = min(due_at, self.wire.backoff.next_look())
         if session is not None and (session.has_events or (self._is_driving and session.has_received)):
             return 0.0
-        own = (waiter.deadline for waiter in list(self.wire.pending.values()) if waiter.done is not None)
+        own = (request.deadline for request in list(self.wire.pending.values()) if request.done is not None)
         return min(own, default=due_at) if due_at > time.monotonic() else due_at
-
-    def _seize(self) -> bool:
-        """Take the wire from a caller that drives it; it yields within one poll."""
-        if not self.wire.owner.acquire(blocking=False):
-            os.eventfd_write(self._yield_fd, 1)
-            if not self.wire.owner.acquire(timeout=CLOSE_SECONDS):
-                return False
-        _clear(self._yield_fd)
-        return True
 
     def _send_outbox(self) -> None:
         wire = self.wire
         try:
-            wire.connect(time.monotonic() + wire.patience.most_seconds, self.open, in_background=True)
-            self._tell_parts()
+            wire.connect(time.monotonic() + wire.backoff.most_seconds, in_background=True)
+            self._tell_listeners()
             now = time.monotonic()
             while self.outbox and wire.session is not None:
-                waiter = self.outbox.popleft()
-                if waiter.deadline <= now:  # nobody waits for it any more
+                request = self.outbox.popleft()
+                if request.deadline <= now:  # nobody waits for it any more
                     late = BrokerTimeout("the broker did not answer in time")
                     late.was_sent = False
-                    waiter.finish(None, late)
+                    request.finish(None, late)
                     continue
-                waiter.is_sent = True
-                wire.pending[waiter.request_id] = waiter
-                wire.session.send(waiter.payload)
+                request.is_sent = True
+                wire.pending[request.request_id] = request
+                wire.session.send(request.payload)
         except NotInitialised:
             return  # closed meanwhile: this thread ends, and fails what is left
         except HubError as error:
             wire.drop(error.message)
             self._fail_outbox(error)
-            wire.patience.look_less_often()
+            wire.backoff.look_less_often()
 
     def _after_ping(self, reply: replies.AnyReply | None, error: HubError | None) -> None:
         self._is_pinging = False
@@ -245,7 +222,7 @@ class IoThread:
             return
         if session.is_running(time.monotonic() + self._settings.hello_timeout_seconds):
             self._is_pinging = True
-            self._ping(self._after_last_ping, self.wire.patience.most_seconds)  # it runs, and is busy
+            self._ping(self._after_last_ping, self.wire.backoff.most_seconds)  # it runs, and is busy
         else:
             self.wire.drop(f"no answer to PING: {error.message}")
 
@@ -260,18 +237,18 @@ class IoThread:
         while self.outbox:
             self.outbox.popleft().finish(None, error)
 
-    # -- parts and their events ----------------------------------------------------------------------------
+    # -- listeners and their events ------------------------------------------------------------------------
 
-    def _tell_parts(self) -> None:
-        while self.wire.news:
-            session = self.wire.news.popleft()
+    def _tell_listeners(self) -> None:
+        while self.wire.session_changes:
+            session = self.wire.session_changes.popleft()
             self._end_stream()
             if session is not None:
                 self._stream, self._followed = session.stream, []
                 hello = session.hello
-                self._each_part(lambda part: part.on_connected(hello))  # noqa: B023  called before the next one
+                self._each_listener(lambda listener: listener.on_connected(hello))  # noqa: B023  called before the next one
             else:
-                self._each_part(lambda part: part.on_disconnected())
+                self._each_listener(lambda listener: listener.on_disconnected())
 
     def _end_stream(self) -> None:
         if self._stream is not None:
@@ -279,7 +256,7 @@ class IoThread:
             self._stream = None
 
     def _poll(self, until: float) -> bool:
-        """Wait for something to do; return whether events came that the owner of the wire receives."""
+        """Wait for something to do. Return whether the session is readable for whoever holds the wire."""
         wire, poller = self.wire, zmq.Poller()
         pollables = [] if self._stream is None else self._stream.pollables()
         session = wire.session if self._is_driving else None
@@ -295,12 +272,12 @@ class IoThread:
     def _hand_out_events(self) -> None:
         if self._stream is not None:
             for topic, payload in self._stream.events():
-                self._each_part(lambda part: part.on_event(topic, payload))  # noqa: B023  called before the next one
+                self._each_listener(lambda listener: listener.on_event(topic, payload))  # noqa: B023  called before the next one
 
     def _follow_topics(self) -> None:
         if self._stream is None:
             return
-        topics = [part.topics() for part in self.parts]
+        topics = [listener.topics() for listener in self.listeners]
         if topics != self._followed:  # sets that are the same object compare at once
             self._followed = topics
             wanted: set[bytes] = set().union(*topics)
@@ -308,16 +285,6 @@ class IoThread:
                 self._stream.follow(wanted)
             except BrokerUnavailable:
                 self._followed = []  # the session is lost, and whoever receives says so
-
-
-def _is_set(fd: int) -> bool:
-    """Whether somebody wrote the eventfd; it stays set."""
-    try:
-        value = os.eventfd_read(fd)
-    except BlockingIOError:
-        return False
-    os.eventfd_write(fd, value)
-    return True
 
 
 def _clear(fd: int) -> None:

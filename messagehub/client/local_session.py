@@ -1,6 +1,6 @@
 """A session over the broker's unix socket on this host: requests, replies and events on one connection.
 
-Rule 1: whoever receives, receives for all: replies for the owner, events for the I/O thread.
+Rule 1: whoever receives does so for all: replies for the owner, events for the I/O thread.
 Rule 2: the I/O thread waits for what comes while no caller drives. A caller that drives disarms it, so that a reply
 wakes one thread, not two.
 Rule 3: what the broker does not take at once waits here, and leaves before anything else is sent.
@@ -260,14 +260,14 @@ class LocalEvents:
         return 0 if self.is_lent else _IN | (_OUT if self.has_unsent else 0)
 
     def end(self) -> None:
-        """The session is closed: its descriptor may be somebody else's from now on."""
+        """Stop watching the session, which is closed: its descriptor may belong to another file from now on."""
         with self._arming:
             if self._epoll is not None and not self._is_over:
                 self._epoll.unregister(self._fd)
             self._is_over = True
 
     def abandon(self) -> None:
-        """Without the lock, which a thread of the parent may hold."""
+        """Close the descriptor without taking the lock, which a thread of the parent may have held."""
         self._is_over = True
         if self._epoll is not None:
             self._epoll.close()

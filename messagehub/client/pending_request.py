@@ -29,6 +29,9 @@ class PendingRequest:
         self.error: HubError | None = None
         self._answered: threading.Lock | None = None
 
+    def has_reply(self) -> bool:
+        return self.reply is not None
+
     def share(self) -> "PendingRequest":
         """Before another thread may finish it. A caller that drives the wire itself never needs this."""
         self._answered = threading.Lock()

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from messagehub.arguments import checks_arguments
 from messagehub.client.registration_state import RegistrationState
-from messagehub.errors import ChannelClosed, HubError
+from messagehub.errors import ChannelClosed, Evicted, HubError
 from registry import commands, replies
 from registry.events import channel_topic
 
@@ -83,9 +83,28 @@ class Registration:
         return "files" if self._local is not None else None
 
     def check_open(self) -> None:
-        """Raise ChannelClosed when the channel was destroyed while it was used."""
-        if isinstance(self.error, ChannelClosed):
-            raise ChannelClosed(self.error.message, **self.error.details)  # a new one: a traceback holds its frames
+        """Raise ChannelClosed when the channel was destroyed while it was used, Evicted when the member was evicted."""
+        if isinstance(self.error, ChannelClosed | Evicted):
+            raise type(self.error)(self.error.message, **self.error.details)  # a new one: a traceback holds its frames
+
+    @property
+    def is_evicted(self) -> bool:
+        return isinstance(self.error, Evicted)
+
+    def is_told_by(self, notice: replies.Notice) -> bool:
+        """Return whether a notice that a member was evicted is about this registration, and not about one before."""
+        if isinstance(self.ack, replies.ProducerRegistered):
+            mine = "PRODUCER_UNREGISTERED", self.ack.producer_id
+        elif isinstance(self.ack, replies.ConsumerRegistered):
+            mine = "CONSUMER_UNREGISTERED", self.ack.consumer_id
+        else:
+            return False
+        return mine == (notice.event, notice.member) and self.ack.revision < notice.revision
+
+    def tell_end(self) -> None:
+        """Tell whoever uses it that it has ended."""
+        if self.on_ended is not None:
+            self.on_ended()
 
     @property
     def shm_name(self) -> str | None:

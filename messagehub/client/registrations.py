@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from messagehub.client.registration import Ack, Member, Registration
 from messagehub.client.registration_state import Step
-from messagehub.errors import BrokerUnavailable, ChannelClosed, HubError, is_unable
+from messagehub.errors import BrokerUnavailable, HubError, is_unable
 from registry import commands
 
 MAX_HEARD = 512
@@ -120,14 +120,12 @@ class Registrations:
             self._queue(registration)
             return None
 
-    def end_destroyed(self, registration: Registration) -> bool:
-        """End it, because its channel was destroyed; False when it was closed meanwhile."""
-        channel = registration.channel
-        said = f"channel {channel!r} was destroyed: open it again if that is wanted"
+    def end_for(self, registration: Registration, error: HubError) -> bool:
+        """End it, because its channel was destroyed or it was evicted; False when it was closed meanwhile."""
         with self._lock:
             if registration not in self._open:
                 return False
-            registration.error = ChannelClosed(said, channel=channel)
+            registration.error = error
             registration.state.end()
             self._remove(registration)
             return True
@@ -194,7 +192,7 @@ class Registrations:
             self._queue(registration)
 
     def fail(self, registration: Registration, number: int, error: BaseException, *, most_seconds: float) -> None:
-        """A registration was refused, or not answered, or the broker is unable to take it now."""
+        """Handle a registration that was refused, was not answered, or cannot be taken by the broker now."""
         now = time.monotonic()
         with self._lock:
             registration.ack = None

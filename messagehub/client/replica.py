@@ -1,6 +1,6 @@
 """A copy of the registry's channels, kept by events alone; no sockets.
 
-Rule 1: join by subscribing, then seeing the topic's echo, then taking a snapshot; events that come meanwhile are kept.
+Rule 1: join by subscribing, then seeing the topic's echo, then taking a snapshot; events that come meanwhile wait.
 Rule 2: an event applies when its `previous` is the revision we hold of its channel; an older one is already in the
 snapshot; anything else is a gap, and a gap means a new snapshot.
 Rule 3: a beacon of another broker, or one ahead of what we saw, is a gap too. So is one that says 0, that the channel
@@ -24,38 +24,38 @@ class Replica:
         self.revision = 0
         self._broker_id = ""
         self._pages: list[replies.SnapshotPage] = []
-        self._kept: list[AnyChannelEvent] | None = None
+        self._early: list[AnyChannelEvent] | None = None
 
     def begin(self) -> None:
         """A snapshot is being asked for."""
         self.is_current = False
         self._pages = []
-        self._kept = []
+        self._early = []
 
     def add_page(self, page: replies.SnapshotPage) -> list[AnyChannelEvent]:
-        """Take a page; with the last one the view is current. Returns the kept events that came after it."""
+        """Take a page; with the last one the view is current. Returns the events that had come after it."""
         self._pages.append(page)
-        if page.next is not None or self._kept is None:
+        if page.next is not None or self._early is None:
             return []
-        pages, kept = self._pages, self._kept
-        self._pages, self._kept = [], None
+        pages, early = self._pages, self._early
+        self._pages, self._early = [], None
         self.channels = Channels({channel.name: channel for page in pages for channel in page.channels})
         self.revision = max(page.revision for page in pages)
         self._broker_id = page.broker_id if isinstance(page.broker_id, str) else ""
         self.is_current = True
         ends = [page.next or _LAST for page in pages]
-        return [event for event in kept if event.revision > self._seen_in(event, pages, ends) and self._apply(event)]
+        return [event for event in early if event.revision > self._seen_in(event, pages, ends) and self._apply(event)]
 
     def on_event(self, event: AnyChannelEvent) -> bool:
         """Whether the event changed the view. A gap shows as `is_current` being false afterwards."""
-        if self._kept is not None:
-            self._kept.append(event)
+        if self._early is not None:
+            self._early.append(event)
             return False
         return self.is_current and self._apply(event)
 
     def on_beacon(self, beacon: Beacon, channel: str | None) -> None:
         """A beacon of one channel's topic, or of all of them."""
-        if not self.is_current or self._kept is not None:
+        if not self.is_current or self._early is not None:
             return
         held = self.revision if channel is None else self._held(channel)
         has_ended = channel is not None and beacon.revision == 0 < held

@@ -18,7 +18,7 @@ from registry import commands, replies
 
 LOOK_SECONDS = 0.1
 REPLIES_AT_ONCE = 1000
-"""So many are received before a deadline is looked at again: a broker may send what nobody asked for without end."""
+"""How many are received before a deadline is looked at: a broker may send what nobody asked for without end."""
 _WILDCARDS = ("0.0.0.0", "[::]", "*")
 
 
@@ -129,7 +129,7 @@ def _sensible(hello: replies.HelloAck, endpoint: str) -> replies.HelloAck:
 
 
 def reachable(endpoints: dict[str, str], connected: str) -> dict[str, str]:
-    """A broker that listens everywhere cannot know by which of its addresses we reach it; we do."""
+    """Put the host that we connected to in place of wildcards: a broker cannot know by which address we reach it."""
     host = connected.rpartition(":")[0]
     return {name: _at(endpoint, host) for name, endpoint in endpoints.items()}
 

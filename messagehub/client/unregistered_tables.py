@@ -12,11 +12,11 @@ import msgspec
 
 from messagehub.client.connection import Connection
 from messagehub.errors import HubError, from_wire, is_unable
-from messagehub.shm.directory import Directory
-from messagehub.shm.entries import newest_table
+from messagehub.shm.channel_directory.directory import Directory
+from messagehub.shm.channel_directory.entries import newest_table
 from messagehub.shm.errors import DataBlockError
-from messagehub.shm.manifests import generations
-from messagehub.shm.pending_tables import forget_pending, may_be_pending, note_pending, pending
+from messagehub.shm.tables.manifests import generations
+from messagehub.shm.tables.pending_tables import forget_pending, may_be_pending, note_pending, pending
 from registry import commands, names, replies
 
 log = logging.getLogger("messagehub")

@@ -28,7 +28,7 @@ _SECURITY_FLAWS = (
     zmq.PROTOCOL_ERROR_ZMTP_INVALID_METADATA,
 )
 SESSION_FILES = 20
-"""So many a session takes at most: two sockets with their monitors, and libzmq's own threads."""
+"""How many descriptors a session takes at most: two sockets with their monitors, and libzmq's own threads."""
 PROBE_SECONDS = 1.0
 # The begin of a ZMTP 3.1 greeting: signature and version. The mechanism follows, and the peer says its own by then.
 _GREETING = b"\xff" + bytes(7) + b"\x01\x7f" + b"\x03\x01"
@@ -186,7 +186,7 @@ def _dealer(context: Context, keys: ClientKeys | None) -> "zmq.Socket[bytes]":
 
 
 def _shakes_hands(context: Context, endpoint: str, *, deadline: float, keys: ClientKeys | None) -> bool:
-    """Whether the process there runs: libzmq answers for it even when its own thread is busy."""
+    """Return whether the process there runs: libzmq answers for it even when its own thread is busy."""
     dealer = _dealer(context, keys)
     monitor = dealer.get_monitor_socket(_LOST | _SHAKEN)
     try:
@@ -211,7 +211,7 @@ def connected(
     handshake_deadline: float | None = None,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> ZmqSession:
-    """A broker that dies in the middle of a handshake looks like one that refuses it: ask twice."""
+    """Connect, a second time after a refusal: a broker that dies during the handshake looks like one that refuses."""
 
     def connect() -> ZmqSession:
         return ZmqSession(

@@ -21,7 +21,7 @@ class RegistryAccess(Protocol):
     def ask(self, command: commands.Command, *, timeout: float) -> replies.Reply: ...
 
 
-class Discovery(msgspec.Struct, frozen=True, kw_only=True):
+class Discovery(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     """Where a channel's data is, and who said so (`source`)."""
 
     channel: str
@@ -73,6 +73,11 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     def is_active(self) -> bool:
         """Whether somebody writes it now, or a table is there."""
         return self.status == "active"
+
+    def _repr_html_(self) -> str:
+        from messagehub.display.records import discovery_html
+
+        return discovery_html(self)
 
     @classmethod
     def of(cls, found: Discovered, source: Source) -> "Discovery":

@@ -1,11 +1,12 @@
 """The methods of a hub about channels and schemas: what is declared, who is there, and declaring more."""
 
 import time
-from typing import Any
+from typing import Any, Literal
 
 from messagehub.arguments import json_object
 from messagehub.client.pages import pages
 from messagehub.discovery.registry_client import RegistryClient
+from messagehub.display.listing import Listing
 from messagehub.errors import ConfigurationError
 from messagehub.shm.advice import schema_instead
 from messagehub.shm.locks import open_files_limited
@@ -25,8 +26,8 @@ class Catalog:
 
     @open_files_limited()
     def channels(self, prefix: str = "", *, timeout: float | None = None) -> list[replies.ChannelSummary]:
-        """Return all channels whose name starts with the prefix."""
-        found: list[replies.ChannelSummary] = []
+        """Return all channels whose name starts with the prefix. The list shows itself as a table."""
+        found = Listing[replies.ChannelSummary]()
         after: str | None = ""
         deadline = time.monotonic() + self._registry.limit(timeout)
         while after is not None:
@@ -34,7 +35,7 @@ class Catalog:
             remaining = max(deadline - time.monotonic(), 0.0)
             page = self._registry.reply_or_none(command, replies.ChannelList, timeout=remaining)
             if page is None:
-                return []
+                return Listing()
             found += page.channels
             after = page.next
         return found
@@ -44,7 +45,7 @@ class Catalog:
         """Return who consumes a channel."""
         command = commands.ListConsumers(channel=channel)
         reply = self._registry.reply_or_none(command, replies.ConsumerList, timeout=timeout)
-        return reply.consumers if reply else []
+        return Listing(reply.consumers if reply else ())
 
     @open_files_limited()
     def describe(self, channel: str, *, timeout: float | None = None) -> replies.ChannelDescription | None:
@@ -86,6 +87,22 @@ class Catalog:
         )
         return self._registry.reply(command, replies.ChannelCreated, timeout)
 
+    def evict(
+        self,
+        channel: str,
+        member_id: str,
+        *,
+        role: Literal["producer", "consumer"] | None = None,
+        timeout: float | None = None,
+    ) -> replies.MemberEvicted:
+        """End the registration of a producer or consumer of any process, which gets Evicted at its next write or read.
+
+        A producer ends its stream, and no producer waits for a consumer any more; values that it holds stay valid. For
+        `lease_seconds` the same process is refused under the same name. `role` is needed only where both have the id.
+        """
+        command = commands.EvictMember(channel=channel, member_id=member_id, role=role)
+        return self._registry.reply(command, replies.MemberEvicted, timeout)
+
     # -- schemas -------------------------------------------------------------------------------------------
 
     def register_schema(
@@ -125,7 +142,9 @@ class Catalog:
         return [each for page in pages(ask, timeout=self._registry.limit(timeout)) for each in page.subjects]
 
     def schema_versions(self, subject: str, *, timeout: float | None = None) -> list[replies.SchemaVersionSummary]:
-        return self._registry.reply(commands.ListSchemas(subject=subject), replies.SchemaList, timeout).versions
+        return Listing(
+            self._registry.reply(commands.ListSchemas(subject=subject), replies.SchemaList, timeout).versions
+        )
 
 
 def _check_schema(schema: Any) -> None:

@@ -14,9 +14,9 @@ import time
 
 import msgspec
 
-from messagehub.shm.directory import component, read_small_file
-from messagehub.shm.entries import FAR
-from messagehub.shm.entry_locks import ProcessLock, is_held
+from messagehub.shm.channel_directory.directory import component, read_small_file
+from messagehub.shm.channel_directory.entries import FAR
+from messagehub.shm.channel_directory.entry_locks import ProcessLock, is_held
 from messagehub.shm.errors import DataBlockError
 from messagehub.shm.mapped_file import make_own_directory, remove_file, replace_file
 from registry.commands import RegisterConsumer

@@ -36,9 +36,9 @@ class Diagnostics:
         """Return what the broker counts."""
         return self._registry.reply_or_none(commands.Stats(), replies.StatsReport, timeout=timeout)
 
-    def trace(self, correlation_id: str | None = None, *, limit: int = 100) -> list[dict[str, Any]]:
-        """Return both sides of the newest exchanges, or of one: what this client saw and what the broker saw."""
-        own = [
+    def exchanges(self, correlation_id: str | None = None) -> list[dict[str, Any]]:
+        """Return this client's side of the newest exchanges, or of one, oldest first. Nobody is asked."""
+        return [
             {
                 "side": "client",
                 "at": at,
@@ -50,6 +50,10 @@ class Diagnostics:
             for at, request_id, request, answer, seconds in list(self._connection.exchanges)
             if correlation_id is None or request_id == correlation_id
         ]
+
+    def trace(self, correlation_id: str | None = None, *, limit: int = 100) -> list[dict[str, Any]]:
+        """Return both sides of the newest exchanges, or of one: what this client saw and what the broker saw."""
+        own = self.exchanges(correlation_id)
         asked = commands.Trace(correlation_id=correlation_id, limit=limit)
         report = self._registry.reply_or_none(asked, replies.TraceReport)
         theirs = report.exchanges if report else []

@@ -29,6 +29,8 @@ from messagehub.errors import (
     is_unable,
 )
 from messagehub.runtime.background import BackgroundThreads
+from messagehub.runtime.forgotten import run_soon
+from messagehub.shm.channel_directory.cleaning import clean
 from messagehub.shm.errors import DataBlockError
 from messagehub.shm.locks import open_files_limited
 from registry import commands, replies
@@ -131,10 +133,16 @@ class RegistryClient:
         return reply
 
     def warn(self, error: HubError) -> None:
-        """Log that no broker helps, once until one does."""
+        """Log that no broker helps, once until one does, and clean in its place: what died here is listed no longer."""
         if not self._has_warned:
             self._has_warned = True
             log.warning("%s; going on without a broker", error.message)
+            run_soon(self._clean)
+
+    def _clean(self) -> None:
+        report = clean(self.files.directory, now=time.time(), lock_seconds=0.0)
+        if report.blocks:
+            log.info("removed %d rings whose producers are gone", len(report.blocks))
 
     # -- finding -------------------------------------------------------------------------------------------
 

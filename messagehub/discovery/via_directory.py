@@ -29,14 +29,14 @@ from messagehub.errors import (
     SchemaIncompatible,
     TableNotFound,
 )
-from messagehub.shm.cleaning import LINGER_SECONDS, Cleaned, clean_channel
-from messagehub.shm.directory import Directory, EntryRegistration, LockedChannel
-from messagehub.shm.entries import adopt, entry_of, file_id, living, newest_table
-from messagehub.shm.entry_locks import ProcessLock
+from messagehub.shm.channel_directory.cleaning import LINGER_SECONDS, Cleaned, clean_channel
+from messagehub.shm.channel_directory.directory import Directory, EntryRegistration, LockedChannel
+from messagehub.shm.channel_directory.entries import adopt, entry_of, file_id, living, newest_table
+from messagehub.shm.channel_directory.entry_locks import ProcessLock
 from messagehub.shm.errors import NameTaken
 from messagehub.shm.identity import ProcessIdentity
 from messagehub.shm.mapped_file import remove_file, replace_file
-from messagehub.shm.tables import TableStore
+from messagehub.shm.tables.tables import TableStore
 from registry import commands, events, names, replies
 from registry.channels.tables import table_of
 from registry.errors import ConsumerAlreadyRegistered, ProducerAlreadyRegistered, Refusal

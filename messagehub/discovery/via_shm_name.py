@@ -1,9 +1,9 @@
 """Discovery by name alone: the ring of an exclusive channel is where the channel's name says."""
 
 from messagehub.discovery import Discovery
-from messagehub.shm.directory import Directory
+from messagehub.shm.channel_directory.directory import Directory
 from messagehub.shm.errors import DataBlockError
-from messagehub.shm.ring import peek
+from messagehub.shm.rings.ring import peek
 from registry import names
 from registry.records import Block
 

@@ -25,6 +25,7 @@ from messagehub.jupyter.outputs import ExecutionClosed, KernelDied, KernelNotFou
 from messagehub.jupyter.process import KernelProcess
 from messagehub.shm.locks import check_spare_files
 from messagehub.streams import StreamMessage, StreamRouter
+from registry.decoding import decodable
 
 log = logging.getLogger("messagehub.jupyter")
 
@@ -37,6 +38,7 @@ LAST_WORDS_LIMIT_SECONDS = 1.0
 RECEIVE_BURST = 100
 
 
+@decodable
 class _Ports(msgspec.Struct):
     """The ports that a connection file must have. Jupyter itself takes a missing port for port 0."""
 
@@ -50,6 +52,7 @@ class _Parent(msgspec.Struct):
     msg_id: str | None = None
 
 
+@decodable
 class _Head(msgspec.Struct):
     """The part of a message on the wire that routing needs."""
 
@@ -77,7 +80,7 @@ class _Open:
     missing: set[str] = field(default_factory=lambda: {"reply", "idle"})
 
 
-class KernelLink:
+class KernelConnection:
     """The sockets of one kernel and the thread that owns them, from connecting to the one end."""
 
     def __init__(self, connection_file: str, router: StreamRouter, process: KernelProcess | None) -> None:
@@ -172,7 +175,7 @@ class KernelLink:
         self._router.unregister(request_id)
 
     def close(self, why: Reason, *, shut_down: bool) -> None:
-        """End the link, asking the kernel to leave as well if `shut_down`. Harmless when it has ended."""
+        """End the connection, asking the kernel to leave as well if `shut_down`. Harmless when it has ended."""
         with self._lock:
             if self._why is None:
                 self._closing = why
@@ -286,7 +289,7 @@ class KernelLink:
             self.finish(request_id, None)
 
     def _post_mortem(self) -> Reason:
-        """Receive what the kernel sent before it died, then end the link."""
+        """Receive what the kernel sent before it died, then end the connection."""
         poller = zmq.Poller()
         for socket in (self._shell, self._iopub):
             poller.register(socket, zmq.POLLIN)

@@ -8,7 +8,7 @@
 Rule 1: one thread per kernel owns its sockets; callers only leave requests in a queue and wake it.
 Rule 2: a request is registered before it is sent, and complete when both its reply and its "idle" have
         come; they travel on two sockets and may come in either order.
-Rule 3: a link to a kernel ends exactly once, closed or dead, and with it every execution still open.
+Rule 3: a connection to a kernel ends exactly once, closed or dead, and with it every execution still open.
 Rule 4: a kernel that was started here never outlives its `Kernel`: it ends on close, when nobody holds
         it any more and at exit. If this process is killed, ipykernel sees its parent change and leaves.
 
@@ -32,7 +32,7 @@ from typing import Any, Self
 
 from messagehub.arguments import checks_arguments
 from messagehub.errors import ConfigurationError
-from messagehub.jupyter.connection import GRACE_SECONDS, End, Inbox, KernelLink
+from messagehub.jupyter.connection import GRACE_SECONDS, End, Inbox, KernelConnection
 from messagehub.jupyter.outputs import (
     ClearOutput,
     Comm,
@@ -102,17 +102,19 @@ OnInput = Callable[[str], str]
 class Execution:
     """One piece of code on its way through a kernel. One thread reads it, once, in order."""
 
-    def __init__(self, kernel: Kernel, link: KernelLink, code: dict[str, Any], on_input: OnInput | None) -> None:
+    def __init__(
+        self, kernel: Kernel, connection: KernelConnection, code: dict[str, Any], on_input: OnInput | None
+    ) -> None:
         self._on_input = on_input
         self._kernel = kernel  # keeps the kernel alive as long as somebody may still read
-        self._link = link
+        self._connection = connection
         self._inbox: Inbox = queue.SimpleQueue()
         self.outputs: list[Output] = []
         """What was read so far."""
         self._end: End | None = None
-        self.request_id = link.submit(code, self._inbox)
+        self.request_id = connection.submit(code, self._inbox)
         """The id that the kernel's messages name."""
-        forget = functools.partial(link.forget, self.request_id)  # which takes a lock, so not in a finalizer
+        forget = functools.partial(connection.forget, self.request_id)  # which takes a lock, so not in a finalizer
         weakref.finalize(self, run_soon, forget).atexit = False
 
     @checks_arguments
@@ -162,7 +164,7 @@ class Execution:
         """Have `input()` return this text in the code, which has waited for it since an `InputRequest` came."""
         if not isinstance(text, str):
             raise ConfigurationError(f"input() returns text, not {text!r}")
-        self._link.answer(self.request_id, text)
+        self._connection.answer(self.request_id, text)
 
     def __iter__(self) -> Iterator[Output]:
         return iter(self.read, None)
@@ -183,8 +185,8 @@ class Execution:
 
     def close(self) -> None:
         """Stop listening; the code runs on. What still comes is an orphan."""
-        self._link.finish(self.request_id, functools.partial(ExecutionClosed, "the execution was closed"))
-        self._link.forget(self.request_id)
+        self._connection.finish(self.request_id, functools.partial(ExecutionClosed, "the execution was closed"))
+        self._connection.forget(self.request_id)
 
     def __enter__(self) -> Self:
         return self
@@ -195,7 +197,7 @@ class Execution:
 
 @dataclass(slots=True)
 class _Parts:
-    link: KernelLink
+    connection: KernelConnection
     process: KernelProcess | None
 
 
@@ -205,7 +207,7 @@ def _shut_down(owner_pid: int, parts: _Parts) -> None:
     if parts.process is not None:
         parts.process.interrupt()
     why = functools.partial(KernelClosed, "the kernel was closed")
-    parts.link.close(why, shut_down=parts.process is not None)
+    parts.connection.close(why, shut_down=parts.process is not None)
     if parts.process is not None:
         parts.process.stop(GRACE_SECONDS)
         parts.process.forget()
@@ -227,7 +229,7 @@ class Kernel(ClosedWhenForgotten):
         """The file by which others connect to the kernel."""
         self._lock = threading.Lock()
         self._owner_pid = os.getpid()
-        self._parts = _Parts(KernelLink(connection_file, self.router, process), process)
+        self._parts = _Parts(KernelConnection(connection_file, self.router, process), process)
         self._is_closed = False
         self._opened_in = self._owner_pid
         _running.add(self)
@@ -270,7 +272,7 @@ class Kernel(ClosedWhenForgotten):
     @property
     def is_alive(self) -> bool:
         """Whether the kernel answers."""
-        return self._parts.link.is_open
+        return self._parts.connection.is_open
 
     @property
     def pid(self) -> int | None:
@@ -304,7 +306,7 @@ class Kernel(ClosedWhenForgotten):
             "allow_stdin": allow_input or on_input is not None,
             "stop_on_error": stop_on_error,
         }
-        return Execution(self, self._parts.link, content, on_input)
+        return Execution(self, self._parts.connection, content, on_input)
 
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt (or its like) in the code that runs now; what waits runs after it.
@@ -312,10 +314,10 @@ class Kernel(ClosedWhenForgotten):
         A kernel of IPython ignores it until the code has begun, which is a moment after it is `busy`.
         """
         self._check_owner()
-        self._parts.link.check()
+        self._parts.connection.check()
         process = self._parts.process
         if process is None or process.is_interrupted_by_message:
-            self._parts.link.control("interrupt_request", {})
+            self._parts.connection.control("interrupt_request", {})
         else:
             process.interrupt()
 
@@ -330,10 +332,10 @@ class Kernel(ClosedWhenForgotten):
             if self._is_closed:
                 raise KernelClosed("the kernel was closed")
             process.interrupt()
-            self._parts.link.close(functools.partial(KernelRestarted, "the kernel was restarted"), shut_down=True)
+            self._parts.connection.close(functools.partial(KernelRestarted, "the kernel was restarted"), shut_down=True)
             process.stop(GRACE_SECONDS)
             process.launch()
-            self._parts.link = KernelLink(self.connection_file, self.router, process)
+            self._parts.connection = KernelConnection(self.connection_file, self.router, process)
         self._wait_ready(timeout_seconds)
 
     def close(self) -> None:
@@ -361,7 +363,7 @@ class Kernel(ClosedWhenForgotten):
 
     def _wait_ready(self, timeout_seconds: float) -> None:
         try:
-            self._parts.link.wait_ready(timeout_seconds)
+            self._parts.connection.wait_ready(timeout_seconds)
         except BaseException:
             self.close()
             raise

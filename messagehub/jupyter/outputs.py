@@ -10,6 +10,7 @@ import msgspec
 
 from messagehub.errors import HubError
 from messagehub.streams import StreamMessage
+from registry.decoding import decodable
 
 
 class KernelNotFound(HubError):
@@ -172,6 +173,8 @@ _OUTPUT_TYPES: Mapping[str, type[Output]] = {
     "execute_reply": Reply,
     "input_request": InputRequest,
 }
+for _kind in _OUTPUT_TYPES.values():
+    decodable(_kind)
 
 
 def typed_output(message: StreamMessage) -> Output:
@@ -196,12 +199,12 @@ class Completed:
 
     @property
     def stdout(self) -> str:
-        """All that was printed there."""
+        """Everything that the code printed to stdout."""
         return self._text("stdout")
 
     @property
     def stderr(self) -> str:
-        """All that was printed there."""
+        """Everything that the code printed to stderr."""
         return self._text("stderr")
 
     @property

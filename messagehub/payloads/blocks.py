@@ -17,13 +17,13 @@ from typing import Any
 import msgspec
 
 from messagehub.errors import DataLost
-from messagehub.shm.directory import Directory
+from messagehub.shm.channel_directory.directory import Directory
 from messagehub.shm.errors import BlockOnOtherHost, DataBlockError
 from messagehub.shm.identity import boot_id, host
 from messagehub.shm.layout import Checksum
 from messagehub.shm.mapped_file import DEFAULT_ROOT
 from messagehub.shm.messages import make_messages_directory, sweep_messages
-from messagehub.shm.table_blocks import read_block, write_block
+from messagehub.shm.tables.table_blocks import read_block, write_block
 
 BLOCK_BYTES = 256 * 1024
 SWEEP_SECONDS = 0.2

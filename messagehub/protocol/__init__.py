@@ -32,9 +32,9 @@ MAX_REQUEST_BYTES = 1 << 20
 MAX_FRAME_BYTES = 4 << 20
 MAX_FRAMES = 8
 MAX_PATH_FRAME_BYTES = 4096
-"""Of one frame of a return path; an identity that libzmq gives has 255 at most."""
+"""How many bytes one frame of a return path may have; an identity that libzmq gives has 255 at most."""
 HEAD_BYTES = 4096
-"""So much is looked at of a request that is refused unread."""
+"""How many bytes are looked at of a request that is refused unread."""
 MAX_NESTING = 128
 MAX_QUOTED = 200
 
@@ -200,7 +200,7 @@ def _explain(data: bytes, error: Exception) -> ProtocolError:
 
 
 def _check_nesting(command: commands.AnyCommand) -> None:
-    """Free-form values must stay shallow enough to be encoded again inside replies and events."""
+    """Refuse free-form values that are nested too deeply to be encoded again inside replies and events."""
     level: list[Any] = [command]
     depth = 0
     while level:

@@ -15,7 +15,7 @@ REPLY, EVENT = range(2)
 HEAD = struct.Struct("<IB")
 EVENT_HEAD = struct.Struct("<IBH")
 CHUNK = 2**16
-"""So much is read from a socket at a time."""
+"""How many bytes are read from a socket at a time."""
 MAX_TOPIC_BYTES = 1024
 MAX_REPLY_BYTES = 2**28
 _unpack_length = struct.Struct("<I").unpack_from
@@ -59,7 +59,7 @@ class Frames:
         return found
 
     def _size(self, data: bytes | bytearray, at: int) -> int | None:
-        """Of the frame that begins there, its length included; None before that is known."""
+        """Return the size of the frame that begins there, its length included; None before that is known."""
         if len(data) - at < LENGTH:
             return None
         size: int = _unpack_length(data, at)[0] + LENGTH

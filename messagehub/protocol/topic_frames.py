@@ -18,7 +18,7 @@ import struct
 
 import msgspec
 
-from registry.events import MessagesKept
+from registry.events import MessagesRetained
 from registry.records import PayloadKind
 from registry.topics.subscriber_groups import Mark
 
@@ -49,7 +49,7 @@ def group_frame(mark: Mark) -> bytes:
 
 
 def group_mark(frame: bytes) -> Mark | None:
-    """None where it is no mark."""
+    """Return the mark that a frame holds, or None if it holds none."""
     try:
         return _mark_decoder.decode(frame[frame.index(b" [") + 1 :])
     except ValueError:
@@ -61,7 +61,7 @@ def incarnation_bytes(incarnation: int) -> bytes:
 
 
 def frames_of(start: bytes, number: int, sent_at: float, kind: int, headers: bytes, payload: bytes) -> list[bytes]:
-    """One message; `start` is the topic, its end and the publisher."""
+    """Return the frames of one message. `start` is the topic, its end and the publisher."""
     if len(headers) + len(payload) <= PIECE_BYTES:
         return [start + REST.pack(number, sent_at, len(headers), kind) + headers + payload]
     content = memoryview(headers + payload if headers else payload)
@@ -73,11 +73,11 @@ def frames_of(start: bytes, number: int, sent_at: float, kind: int, headers: byt
     ]
 
 
-def retained_frames(event: MessagesKept) -> list[bytes]:
+def retained_frames(event: MessagesRetained) -> list[bytes]:
     """The messages as subscribers get them."""
     start = event.name.encode() + b"\0" + incarnation_bytes(event.incarnation)
     frames = []
-    for offset, kept in enumerate(event.messages, event.offset):
-        headers = _encode(kept.headers) if kept.headers else b""
-        frames += frames_of(start, offset, event.at, KIND_OF[kept.kind], headers, kept.payload)
+    for offset, message in enumerate(event.messages, event.offset):
+        headers = _encode(message.headers) if message.headers else b""
+        frames += frames_of(start, offset, event.at, KIND_OF[message.kind], headers, message.payload)
     return frames

@@ -212,13 +212,13 @@ Self = TypeVar("Self", bound=HasBackground)
 
 
 def awaitable(method: Callable[Concatenate[Self, P], T]) -> Callable[Concatenate[Self, P], Coroutine[Any, Any, T]]:
-    """Return the twin of a method that is awaited: it runs on a background thread, and `timeout` bounds all of it.
+    """Return the asynchronous form of a method: it runs on a background thread, and `timeout` bounds all of it.
 
     A method that takes no timeout copies or writes data here, and is awaited until it has.
     """
     own = inspect.signature(method).parameters.get("timeout")
 
-    @functools.wraps(method, updated=())  # not its attributes: a twin is not itself delegated
+    @functools.wraps(method, updated=())  # not its attributes: the asynchronous form is not itself delegated
     async def call(self: Self, /, *arguments: P.args, **options: P.kwargs) -> T:
         if own is None:
             return await self._background.call(lambda _: method(self, *arguments, **options), timeout=MOST_SECONDS)

@@ -67,7 +67,7 @@ class Sleepers:
         self._sleeping: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
 
     def add(self) -> "asyncio.Future[None]":
-        """A future to await; it is done once somebody has woken all."""
+        """Return a future that is done once somebody wakes all sleepers."""
         import asyncio
 
         loop = asyncio.get_running_loop()

@@ -29,7 +29,7 @@ class ClosedWhenForgotten:
         raise NotImplementedError
 
     def _is_forgotten(self) -> bool:
-        """Asked when nobody refers to it any more: whether there is something to close."""
+        """Return whether there is something to close, now that nobody refers to the object any more."""
         raise NotImplementedError
 
     def _named(self) -> str:

@@ -15,7 +15,7 @@ import msgspec
 
 log = logging.getLogger("messagehub.audit")
 
-KEPT_FILES = 5
+ROTATED_FILES = 5
 REFUSALS_PER_SECOND = 100.0
 """So many of one peer, or of one address that was kept out, are written down."""
 _encode = msgspec.json.Encoder().encode
@@ -72,7 +72,7 @@ class AuditLog:
     def _rotate(self) -> None:
         """`audit.log` becomes `audit.log.1` and so on; the oldest goes."""
         self._end()
-        for number in range(KEPT_FILES - 1, 0, -1):
+        for number in range(ROTATED_FILES - 1, 0, -1):
             older = self._numbered(number)
             if older.exists():
                 older.replace(self._numbered(number + 1))

@@ -27,6 +27,7 @@ from messagehub.settings import in_home
 from messagehub.shm.locks import OWNER, Descriptor, exclusive, lock_within
 from registry import names
 from registry.access import Rights
+from registry.decoding import decodable
 
 log = logging.getLogger("messagehub")
 
@@ -50,6 +51,7 @@ class ListedCredential(msgspec.Struct, kw_only=True):
     created_at: float = 0.0
 
 
+@decodable
 class AccessList(msgspec.Struct, kw_only=True):
     keys: dict[str, ListedCredential] = msgspec.field(default_factory=dict)
     tokens: dict[str, ListedCredential] = msgspec.field(default_factory=dict)
@@ -197,6 +199,7 @@ def token_owner(tokens: dict[str, ListedCredential], given: str) -> str | None:
 # -- keys ------------------------------------------------------------------------------------------------------
 
 
+@decodable
 class KeyPair(msgspec.Struct, kw_only=True, frozen=True):
     """A CURVE key pair as its file has it, with the public key of the server it is for, if that is known."""
 

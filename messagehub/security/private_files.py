@@ -1,6 +1,6 @@
 """Files and directories that belong to one user, and what is refused in their place.
 
-Rule 1: a file is judged on its opened descriptor, never by its name alone, and no symlink is followed to it.
+Rule 1: a file is checked on its opened descriptor, never by its name alone, and no symlink is followed to it.
 Rule 2: what others could read or change is refused with the command that mends it; it is never mended silently,
 since somebody may have read it already.
 Rule 3: in a hub's directory only its owner makes files, not even root: the hub could not use what root leaves there.
@@ -33,7 +33,7 @@ def read_private(path: Path, *, forbidden: int = OTHERS) -> bytes:
     except OSError as error:
         raise ConfigurationError(f"cannot read {path}: {_reason(error)}") from None
     with os.fdopen(fd, "rb") as file:
-        _judge(path, os.fstat(fd), forbidden)
+        _check_access(path, os.fstat(fd), forbidden)
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise ConfigurationError(f"{path} is larger than {MAX_BYTES} bytes")
@@ -70,7 +70,7 @@ def check_private(path: Path, *, forbidden: int = OTHERS) -> None:
         return
     if stat.S_ISLNK(found.st_mode):
         raise ConfigurationError(f"{path} is a symbolic link: remove it")
-    _judge(path, found, forbidden)
+    _check_access(path, found, forbidden)
 
 
 def private_directory(path: Path, *, mode: int = 0o700, gid: int = -1) -> None:
@@ -131,7 +131,7 @@ def private_umask(mode: int = 0o077) -> Iterator[None]:
         os.umask(before)
 
 
-def _judge(path: Path, found: os.stat_result, forbidden: int) -> None:
+def _check_access(path: Path, found: os.stat_result, forbidden: int) -> None:
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISSOCK(found.st_mode):
         raise ConfigurationError(f"{path} is not a regular file: remove it")
     if found.st_uid not in _believed(path):

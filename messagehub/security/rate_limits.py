@@ -1,4 +1,4 @@
-"""Limits for one peer: so many requests a second (token buckets), and so many places at once."""
+"""Limits for one peer: so many requests a second (token buckets), and so many at once."""
 
 MAX_PEERS = 10_000
 
@@ -23,8 +23,8 @@ class TokenBuckets:
         return is_taken
 
 
-class Places:
-    """A number of places for all peers. One peer has at most half of them, so that none keeps the others out."""
+class ConcurrencyLimit:
+    """So many at once for all peers together. One peer has at most half, so that none keeps the others out."""
 
     def __init__(self, most: int) -> None:
         self.most = most

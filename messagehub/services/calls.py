@@ -1,4 +1,4 @@
-"""The methods of a hub about services: `serve`, `request`, `send`, `stream`, and their twins to await."""
+"""The methods of a hub about services: `serve`, `request`, `send`, `stream`, and their asynchronous forms."""
 
 import asyncio
 import time
@@ -9,6 +9,7 @@ from messagehub.arguments import whole_from
 from messagehub.client.identity import ClientIdentity
 from messagehub.client.pages import pages
 from messagehub.discovery.registry_client import RegistryClient
+from messagehub.display.listing import Listing
 from messagehub.errors import BrokerRequired, BrokerTimeout, BrokerUnavailable
 from messagehub.runtime.background import BackgroundThreads
 from messagehub.runtime.callbacks import check_callback
@@ -265,7 +266,7 @@ class ServiceCalls:
             assert isinstance(page, replies.ServiceList)
             return page
 
-        return [each for page in pages(ask, timeout=self._registry.limit(timeout)) for each in page.services]
+        return Listing(each for page in pages(ask, timeout=self._registry.limit(timeout)) for each in page.services)
 
     def remove_pool(self, address: str, *, timeout: float | None = None) -> None:
         """Remove an empty pool. Its workers have to leave first."""

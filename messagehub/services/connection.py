@@ -1,12 +1,13 @@
 """A caller's connection to one worker.
 
-Rule 1: a caller that finds the link idle reads its answer from the socket itself: no other thread is involved. Callers
-that come meanwhile wait; whoever reads hands out all answers, and when it has its own, one of those who wait reads on,
-or, when answers are due that no thread waits for, the reading thread.
-Rule 2: whoever reads holds `_reading`, whoever writes holds `_sending`; a lost link is closed by whoever leaves last.
-Rule 3: every request gets one answer, and be it that it expired unseen. One that nobody waits for any more is late.
-Rule 4: a worker that takes nothing more may have answered before: an ended link is read to its end, then it is lost.
-Rule 5: every request ends once: by its answer, its deadline, or the loss of the link, which ends all that are on it.
+Rule 1: a caller that finds the connection idle reads its answer from the socket itself; no other thread is involved.
+Callers that come meanwhile wait. Whoever reads hands out all answers. When it has its own, one of those who wait reads
+on; where answers are due that no thread waits for, the reading thread does.
+Rule 2: whoever reads holds `reading`, whoever writes holds `_sending`. The last to leave a lost connection closes it.
+Rule 3: the worker answers every request once, also one that expired before it was seen. An answer that nobody waits for
+any more is late.
+Rule 4: a worker that takes nothing more may have answered before, so an ended connection is read to its end.
+Rule 5: every request ends once: by its answer, its deadline, or the loss of the connection, which ends all on it.
 """
 
 import queue
@@ -20,6 +21,7 @@ from typing import Any, Protocol
 from messagehub.errors import HubError, NoResponse, RequestTimeout, SendTimeout
 from messagehub.protocol.stream_frames import CHUNK, Frames, NotAFrame
 from messagehub.protocol.topic_frames import IN_BLOCK
+from messagehub.runtime.handover_lock import HandoverLock
 from messagehub.services.frames import ANSWER, EXPIRED, MAX_FRAME_BYTES, PARTIAL, REPLY
 from messagehub.services.handshake import connect
 from messagehub.services.metrics import ServiceMetrics
@@ -31,11 +33,11 @@ _unpack = ANSWER.unpack_from
 
 
 class Reading(Protocol):
-    """Who reads for those that do not read themselves."""
+    """The thread that reads the answers that no caller reads itself."""
 
-    def watch(self, link: "ServiceConnection") -> None: ...
+    def watch(self, connection: "ServiceConnection") -> None: ...
 
-    def forget(self, link: "ServiceConnection") -> None: ...
+    def forget(self, connection: "ServiceConnection") -> None: ...
 
 
 class WaitingRequest(Protocol):
@@ -70,7 +72,6 @@ class ServiceAnswer:
         self.is_awaited = False
         self.news: queue.SimpleQueue[None] = queue.SimpleQueue()
 
-    @property
     def has_arrived(self) -> bool:
         return self.form >= 0 or self.error is not None
 
@@ -103,7 +104,7 @@ class ServiceAnswer:
 
 
 class NotSent(Exception):
-    """The link was gone before anything was sent: another may be tried."""
+    """The connection was gone before anything was sent: another may be tried."""
 
 
 class ServiceConnection:
@@ -118,7 +119,7 @@ class ServiceConnection:
         self._pending: dict[int, WaitingRequest] = {}
         self._late = 0
         self._unsent = b""
-        self._reading = threading.Lock()
+        self.reading = HandoverLock()
         self._sending = threading.Lock()
         self._socket = connect(worker, sender, deadline)
         self.fd = self._socket.fileno()
@@ -128,15 +129,15 @@ class ServiceConnection:
     def ask(self, number: int, frame: bytes, deadline: float) -> ServiceAnswer:
         """Send and wait for the answer. RequestTimeout at the deadline, NoResponse at a loss."""
         answer = ServiceAnswer()
-        is_leader = self._reading.acquire(blocking=False)
+        is_leader = self.reading.acquire_if_free()
         try:
             try:
                 self.post(number, frame, answer, deadline)
                 if is_leader:
-                    self._lead(answer, deadline)
+                    self.reading.drive(answer.has_arrived, self._wait_and_read, deadline)
             finally:
                 if is_leader:
-                    self._reading.release()
+                    self.reading.release()
                     self.leave()
             return self.finish(number, answer, deadline)
         except BaseException:  # also an interrupt, after which nobody waits for it
@@ -145,15 +146,15 @@ class ServiceConnection:
 
     def finish(self, number: int, answer: ServiceAnswer, deadline: float) -> ServiceAnswer:
         """Wait for the answer to what was posted; raises as `ask` does."""
-        if not answer.has_arrived:
+        if not answer.has_arrived():
             self._follow(answer, deadline)
-        if not answer.has_arrived:
+        if not answer.has_arrived():
             if self.give_up(number):
                 raise self._too_late()
             answer.is_awaited = True
-            while not answer.has_arrived and answer.wait(HAND_OVER_SECONDS):
+            while not answer.has_arrived() and answer.wait(HAND_OVER_SECONDS):
                 pass  # it is being handed over at this very moment; what woke us may have been an earlier turn to read
-            if not answer.has_arrived:
+            if not answer.has_arrived():
                 raise self._too_late()
         if answer.error is not None:
             raise answer.error
@@ -165,15 +166,15 @@ class ServiceConnection:
         return RequestTimeout("the worker did not answer in time", endpoint=self.endpoint)
 
     def _follow(self, answer: ServiceAnswer, deadline: float) -> None:
-        """Somebody else reads; from when it leaves, perhaps we do."""
+        """Wait while another thread reads from this connection, and take over when it stops."""
         answer.is_awaited = True  # from now on whoever leaves may wake us; if it left before, the lock is free
         try:
-            while not answer.has_arrived and (remaining := deadline - monotonic()) > 0:
-                if self._reading.acquire(blocking=False):
+            while not answer.has_arrived() and (remaining := deadline - monotonic()) > 0:
+                if self.reading.acquire_if_free():
                     try:
-                        self._lead(answer, deadline)
+                        self.reading.drive(answer.has_arrived, self._wait_and_read, deadline)
                     finally:
-                        self._reading.release()
+                        self.reading.release()
                 else:
                     answer.wait(remaining)
         finally:  # also at an interrupt: whoever is woken must be there to read
@@ -228,7 +229,7 @@ class ServiceConnection:
         self.tell(b"", deadline)
 
     def tell(self, frame: bytes, deadline: float) -> bool:
-        """Send what gets no answer; False when it was not taken until the deadline. It may be lost with the link."""
+        """Send what gets no answer. Return False if it was not taken until the deadline. It may still be lost."""
         try:
             self._send(frame, deadline)
         except NotSent:
@@ -246,25 +247,25 @@ class ServiceConnection:
         return is_open
 
     def leave(self) -> None:
-        """After using the link: see that what is still to come is read, or that a lost link is closed."""
+        """After using the connection: see that what is still to come is read, or that a lost connection is closed."""
         if self.is_lost if self._pending else self.is_ended and not self.is_lost:
             self.lose("the worker has ended")
         if self.is_lost:
-            self._bury()
+            self._close_if_unused()
         elif self._pending or self._late:
             pending = list(self._pending.values())
-            if self._reading.locked() or any(waiting.wake() for waiting in pending):
+            if self.reading.is_held or any(waiting.wake() for waiting in pending):
                 return
             if self._late or not all(waiting.reads_itself for waiting in pending):
                 self._reader.watch(self)
 
     def read_once(self) -> None:
-        """By the reading thread, when the socket has something."""
-        if self._reading.acquire(blocking=False):
+        """Read what has come. The reading thread calls this."""
+        if self.reading.acquire_if_free():
             try:
                 self._read()
             finally:
-                self._reading.release()
+                self.reading.release()
             self.leave()
 
     def lose(self, why: str) -> None:
@@ -283,7 +284,7 @@ class ServiceConnection:
 
     def close(self) -> None:
         self.lose("this hub is closed")
-        self._bury()
+        self._close_if_unused()
 
     def abandon(self) -> None:
         """In a forked child: only its own descriptor is closed."""
@@ -292,13 +293,10 @@ class ServiceConnection:
 
     # -- inside --------------------------------------------------------------------------------------------
 
-    def _lead(self, answer: ServiceAnswer, deadline: float) -> None:
-        while not answer.has_arrived:
-            remaining = deadline - monotonic()
-            if remaining <= 0:
-                return
-            if self._poll.poll(int(remaining * 1000) + 1):
-                self._read()
+    def _wait_and_read(self, deadline: float) -> None:
+        remaining = deadline - monotonic()
+        if remaining > 0 and self._poll.poll(int(remaining * 1000) + 1):
+            self._read()
 
     def _read(self) -> None:
         try:
@@ -329,11 +327,11 @@ class ServiceConnection:
                     self._metrics.count("late_replies")
 
     def _send(self, frame: bytes, deadline: float) -> None:
-        """All of it, or nothing that counts: what was begun is completed by the next, and is then past its deadline."""
+        """Send the whole frame. If the deadline passes midway, the next sender completes it, and it arrives expired."""
         if not self._sending.acquire(blocking=False) and not self._sending.acquire(
             timeout=max(deadline - monotonic(), 0.0)
         ):
-            raise SendTimeout("others were sending to the worker all the time", endpoint=self.endpoint)
+            raise SendTimeout("other threads were sending to the worker until the deadline", endpoint=self.endpoint)
         try:
             if self.is_ended:
                 raise NotSent
@@ -362,7 +360,7 @@ class ServiceConnection:
         finally:
             self._sending.release()
             if self.is_lost:
-                self._bury()  # whoever lost it meanwhile left that to us
+                self._close_if_unused()  # whoever lost it meanwhile left that to us
 
     def _is_writable(self, deadline: float) -> bool:
         poll = select.poll()
@@ -370,14 +368,14 @@ class ServiceConnection:
         remaining = deadline - monotonic()
         return remaining > 0 and bool(poll.poll(int(remaining * 1000) + 1))
 
-    def _bury(self) -> None:
+    def _close_if_unused(self) -> None:
         """Close a lost connection, unless somebody reads or sends: they come here when they have done so."""
-        while self._reading.acquire(blocking=False):
+        while self.reading.acquire_if_free():
             if self._sending.acquire(blocking=False):
                 self._reader.forget(self)
                 self._socket.close()  # nobody reads it again: that lock stays taken
                 self._sending.release()  # who comes to send sees that it is lost
                 return
-            self._reading.release()
+            self.reading.release()
             if self._sending.locked():
                 return

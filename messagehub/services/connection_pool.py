@@ -12,7 +12,7 @@ from time import monotonic
 from messagehub.errors import SendTimeout
 from messagehub.runtime.supervision import keep_turning
 from messagehub.services.connection import ServiceConnection
-from messagehub.services.directory import Place, place_of
+from messagehub.services.directory import WorkerKey, key_of
 from messagehub.services.metrics import ServiceMetrics
 from messagehub.shm.locks import check_spare_files
 from registry.records import Worker
@@ -28,7 +28,7 @@ class ConnectionReader:
 
     def __init__(self, on_defect: Callable[[], None]) -> None:
         self._on_defect = on_defect
-        self._links: dict[int, ServiceConnection] = {}
+        self._connections: dict[int, ServiceConnection] = {}
         self._lock = threading.Lock()
         self._epoll: select.epoll | None = None
         self._wake: io.FileIO | None = None
@@ -36,24 +36,24 @@ class ConnectionReader:
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
-    def watch(self, link: ServiceConnection) -> None:
+    def watch(self, connection: ServiceConnection) -> None:
         """Watch a connection once, until something comes."""
         with self._lock:
-            if self._is_closed or link.is_lost:  # a lost one is closed only after it was forgotten here
+            if self._is_closed or connection.is_lost:  # a lost one is closed only after it was forgotten here
                 return
             epoll = self._epoll or self._start()
             flags = select.EPOLLIN | select.EPOLLONESHOT
-            if self._links.get(link.fd) is link:
-                epoll.modify(link.fd, flags)
+            if self._connections.get(connection.fd) is connection:
+                epoll.modify(connection.fd, flags)
             else:
-                self._links[link.fd] = link
-                epoll.register(link.fd, flags)
+                self._connections[connection.fd] = connection
+                epoll.register(connection.fd, flags)
 
-    def forget(self, link: ServiceConnection) -> None:
+    def forget(self, connection: ServiceConnection) -> None:
         with self._lock:
-            if self._links.get(link.fd) is link and self._epoll is not None:
-                del self._links[link.fd]
-                self._epoll.unregister(link.fd)
+            if self._connections.get(connection.fd) is connection and self._epoll is not None:
+                del self._connections[connection.fd]
+                self._epoll.unregister(connection.fd)
 
     def run_soon(self, job: Callable[[], None]) -> None:
         """Have the thread call it.
@@ -66,7 +66,7 @@ class ConnectionReader:
             try:
                 wake.write(_ONE)
             except (ValueError, OSError):
-                pass  # it has just ended, and so have all links
+                pass  # it has just ended, and so have all connections
 
     def close(self) -> None:
         with self._lock:
@@ -97,9 +97,9 @@ class ConnectionReader:
 
         def turn() -> None:
             for fd, _ in epoll.poll():
-                link = self._links.get(fd)
-                if link is not None:
-                    self._read(link)
+                connection = self._connections.get(fd)
+                if connection is not None:
+                    self._read(connection)
                 elif fd == wake.fileno():
                     wake.read(len(_ONE))
                     while self._left:
@@ -117,14 +117,14 @@ class ConnectionReader:
             self._epoll = self._wake = None
             wake.close()
 
-    def _read(self, link: ServiceConnection) -> None:
+    def _read(self, connection: ServiceConnection) -> None:
         try:
-            link.read_once()
+            connection.read_once()
         except Exception:  # nobody reads this one any more, so nobody is to wait for it either
-            log.exception("the answers of %s could not be read", link.endpoint)
+            log.exception("the answers of %s could not be read", connection.endpoint)
             self._on_defect()
-            link.lose("a defect in this hub; its log says more")
-            link.leave()
+            connection.lose("a defect in this hub; its log says more")
+            connection.leave()
 
 
 class ConnectionPool:
@@ -132,64 +132,70 @@ class ConnectionPool:
         self._sender = sender
         self._metrics = metrics
         self.reader = ConnectionReader(on_defect)
-        self._links: dict[Place, ServiceConnection] = {}
-        self._connecting: dict[Place, threading.Lock] = {}
+        self._connections: dict[WorkerKey, ServiceConnection] = {}
+        self._connecting: dict[WorkerKey, threading.Lock] = {}
         self._lock = threading.Lock()
         self._is_closed = False
 
     def find(self, worker: Worker) -> ServiceConnection | None:
         """Return the connection to a worker, if there is one."""
-        link = self._links.get(place_of(worker))
-        return link if link is not None and not link.is_ended else None
+        connection = self._connections.get(key_of(worker))
+        return connection if connection is not None and not connection.is_ended else None
 
     def to(self, worker: Worker, deadline: float) -> ServiceConnection:
         """Return the connection to a worker, made if there is none."""
-        place = place_of(worker)
-        link = self._links.get(place)
-        if link is not None and not link.is_ended:
-            return link
+        key = key_of(worker)
+        connection = self._connections.get(key)
+        if connection is not None and not connection.is_ended:
+            return connection
         with self._lock:
-            connecting = self._connecting.setdefault(place, threading.Lock())
+            connecting = self._connecting.setdefault(key, threading.Lock())
         if not connecting.acquire(timeout=max(deadline - monotonic(), 0.0)):
-            raise SendTimeout("others were connecting to the worker all the time", endpoint=worker.endpoint)
+            raise SendTimeout(
+                "other threads were connecting to the worker until the deadline", endpoint=worker.endpoint
+            )
         try:
-            link = self._links.get(place)
-            if link is None or link.is_ended:
-                link = ServiceConnection(worker, self._sender, deadline, self._metrics, self.reader)
+            connection = self._connections.get(key)
+            if connection is None or connection.is_ended:
+                connection = ServiceConnection(worker, self._sender, deadline, self._metrics, self.reader)
                 with self._lock:
                     if self._is_closed:
-                        link.close()
+                        connection.close()
                     else:
-                        self._links[place] = link
-            return link
+                        self._connections[key] = connection
+            return connection
         finally:
             connecting.release()
 
     def is_alive(self, worker: Worker) -> bool:
         return self.find(worker) is not None
 
-    def drop_lost(self, is_known: Callable[[Place], bool]) -> None:
+    def drop_lost(self, is_known: Callable[[WorkerKey], bool]) -> None:
         """Forget lost connections, and close idle ones to workers that have ended."""
         with self._lock:
-            gone = [p for p, link in self._links.items() if link.is_lost or (link.is_idle and not is_known(p))]
-            links = [self._links.pop(place) for place in gone]
-            for place in gone:
-                self._connecting.pop(place, None)
-        for link in links:
-            link.close()
+            gone = [
+                key
+                for key, connection in self._connections.items()
+                if connection.is_lost or (connection.is_idle and not is_known(key))
+            ]
+            connections = [self._connections.pop(key) for key in gone]
+            for key in gone:
+                self._connecting.pop(key, None)
+        for connection in connections:
+            connection.close()
 
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
-            links = list(self._links.values())
-            self._links.clear()
-        for link in links:
-            link.lose("this hub is closed")
+            connections = list(self._connections.values())
+            self._connections.clear()
+        for connection in connections:
+            connection.lose("this hub is closed")
         self.reader.close()
-        for link in links:
-            link.close()
+        for connection in connections:
+            connection.close()
 
     def abandon(self) -> None:
-        for link in self._links.values():
-            link.abandon()
+        for connection in self._connections.values():
+            connection.abandon()
         self.reader.abandon()

@@ -50,7 +50,7 @@ class ServiceMessage:
 
     def __init__(self, address: str, job: Job) -> None:
         self.address = address
-        """Where it was sent to."""
+        """The address that it was sent to."""
         self.sender = job.caller.sender
         """The id of whoever sent it."""
         self.priority: Priority = PRIORITIES[job.priority]

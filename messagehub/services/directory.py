@@ -1,7 +1,7 @@
 """The directory of services: which workers serve an address. The broker is asked once, then its events keep it current.
 
 Rule 1: an address that leads somewhere is answered from memory, also while no broker answers: who serves it is told
-by the link to it. One that leads nowhere is asked for each time.
+by the connection to it. One that leads nowhere is asked for each time.
 Rule 2: an event carries the whole record; a beacon with another revision, or another broker, means to ask again.
 Rule 3: a new broker that does not know a worker yet does not end it: it registers again in a moment.
 """
@@ -28,11 +28,11 @@ MOST_UNREPORTED = 1000
 _UNSENDABLE = (HubError, TypeError, ValueError, OverflowError, RecursionError)  # strangers' headers are in a letter
 
 
-Place = tuple[str, str, str]
-"""Where a worker is: its endpoint, its id there, and the key that opens it."""
+WorkerKey = tuple[str, str, str]
+"""What tells one worker from another: its endpoint, its id there, and the key that it asks for."""
 
 
-def place_of(worker: Worker) -> Place:
+def key_of(worker: Worker) -> WorkerKey:
     return worker.endpoint, worker.worker_id, worker.key
 
 
@@ -83,11 +83,11 @@ class Resolved:
         self.strategy, self.routes, self.is_suspect = service.strategy, routes, False
         self.revision, self.broker_id = service.revision, broker_id
 
-    def choose(self, tried: set[Place]) -> Route | None:
+    def choose(self, tried: set[WorkerKey]) -> Route | None:
         """Choose a worker that was not tried yet, by the strategy of the address."""
         routes = self.routes
         if tried:
-            routes = [route for route in routes if place_of(route.worker) not in tried]
+            routes = [route for route in routes if key_of(route.worker) not in tried]
         if not routes:
             return None
         if len(routes) == 1:
@@ -101,13 +101,16 @@ class Resolved:
 
 
 class ServiceDirectory:
-    """A part of the connection. `is_linked` says whether a worker is connected now; `on_change` hears of any news."""
+    """A listener of the control connection: which workers serve an address.
+
+    `has_connection` says whether there is a connection to a worker. `on_change` is called after every change.
+    """
 
     def __init__(
-        self, connection: Connection, *, is_linked: Callable[[Worker], bool], on_change: Callable[[], None]
+        self, connection: Connection, *, has_connection: Callable[[Worker], bool], on_change: Callable[[], None]
     ) -> None:
         self._connection = connection
-        self._is_linked = is_linked
+        self._has_connection = has_connection
         self._on_change = on_change
         self._entries: dict[str, Resolved] = {}
         self._topics: dict[bytes, Resolved] = {}
@@ -174,9 +177,9 @@ class ServiceDirectory:
         if self._unreported:
             log.warning("%d dead letters are lost: the hub is closed", len(self._unreported))
 
-    def is_known(self, place: Place) -> bool:
+    def is_known(self, key: WorkerKey) -> bool:
         """Return whether any address that is followed leads to this worker."""
-        return any(place_of(route.worker) == place for e in list(self._entries.values()) for route in e.routes)
+        return any(key_of(route.worker) == key for e in list(self._entries.values()) for route in e.routes)
 
     def _follow(self, address: str) -> Resolved:
         if len(self._entries) >= MOST_FOLLOWED:  # the one that was followed first is asked for anew when it is needed
@@ -264,6 +267,6 @@ class ServiceDirectory:
             elif entry.broker_id == self._broker_id:
                 entry.routes, entry.revision, entry.is_suspect = [], revision, False
             else:
-                entry.routes = [route for route in entry.routes if self._is_linked(route.worker)]
+                entry.routes = [route for route in entry.routes if self._has_connection(route.worker)]
             self._changed.notify_all()
         self._on_change()

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 from messagehub.errors import ConfigurationError
 from messagehub.services.frames import PRIORITIES, SEND
 from messagehub.services.server_connections import ServerConnection
-from registry.records import Priority
+from registry.records import MailboxState, Priority
 
 Overflow = Literal["block", "drop", "error"]
 OfferResult = Literal["taken", "closed", "expired", "blocked", "drop", "error"]
@@ -81,6 +81,7 @@ class Mailbox:
         self.concurrency = concurrency
         self.is_closed = False
         self.busy = 0
+        self.handled = self.dropped = self.refused = self.expired = 0
         self._size = size
         self._queues: tuple[deque[Job], ...] = tuple(deque() for _ in PRIORITIES)
         self._queued = 0
@@ -94,6 +95,18 @@ class Mailbox:
         """How many messages are in handlers and queued."""
         return self.busy + self._queued
 
+    def state(self) -> MailboxState:
+        return MailboxState(
+            queued=self._queued,
+            capacity=self._size,
+            blocked=len(self._blocked),
+            busy=self.busy,
+            handled=self.handled,
+            dropped=self.dropped,
+            refused=self.refused,
+            expired=self.expired,
+        )
+
     def offer(self, job: Job) -> OfferResult:
         """Put a message into the mailbox.
 
@@ -106,14 +119,18 @@ class Mailbox:
                 if policy == "block":
                     self._blocked.append(job)
                     return "blocked"
+                self.dropped += policy == "drop"
+                self.refused += policy == "error"
                 return policy
             return self._admit(job)
 
     def _admit(self, job: Job) -> OfferResult:
         """Queue a message. Call it with the lock, when there is room."""
         if self.is_closed:
+            self.refused += 1
             return "closed"
         if job.deadline <= monotonic():
+            self.expired += 1
             return "expired"
         self._queues[job.priority].append(job)
         self._queued += 1
@@ -133,8 +150,10 @@ class Mailbox:
                 self._queued -= 1
                 if job.form == SEND or (job.deadline > monotonic() and not job.caller.has_cancelled(job.number)):
                     self.busy += 1
+                    self.handled += 1
                     taken = job
                     break
+                self.expired += 1
                 expired = [*(expired or ()), job]
             if self.is_closed:
                 self._drained.notify_all()

@@ -14,7 +14,7 @@ from messagehub.payloads.blocks import MessageBlocks, attach
 from messagehub.payloads.encoding import MAX_MESSAGE_BYTES, arrow_kind, encode_payload
 from messagehub.protocol.topic_frames import ARROW_BATCH, ARROW_TABLE, IN_BLOCK, PUBLISHER_BYTES
 from messagehub.settings import Settings
-from messagehub.shm.location import directory_of
+from messagehub.shm.channel_directory.location import directory_of
 
 FRAMING_BYTES = 64 * 1024
 """What Arrow's format may add to the bytes of a table, so that it still fits into a frame."""

@@ -39,7 +39,7 @@ class Attempt(NamedTuple):
     entry: Resolved
     route: Route
     number: int
-    link: ServiceConnection
+    connection: ServiceConnection
 
 
 class Call(Protocol):
@@ -50,10 +50,10 @@ class Call(Protocol):
     @property
     def has_ended(self) -> bool: ...
 
-    def post(self, link: ServiceConnection, number: int, frame: bytes, deadline: float) -> ServiceConnection:
+    def post(self, connection: ServiceConnection, number: int, frame: bytes, deadline: float) -> ServiceConnection:
         """Send it."""
 
-    def post_at_once(self, link: ServiceConnection, number: int, frame: bytes) -> bool:
+    def post_at_once(self, connection: ServiceConnection, number: int, frame: bytes) -> bool:
         """Send it without waiting. Return False if that cannot be done now."""
 
     def posted(self, attempt: Attempt) -> None: ...
@@ -75,7 +75,7 @@ class Calls(Protocol):
 
     def retry_or_end(self, call: Call, error: HubError) -> None: ...
 
-    def tell(self, link: ServiceConnection, frame: bytes, deadline: float) -> None:
+    def tell(self, connection: ServiceConnection, frame: bytes, deadline: float) -> None:
         """Send a message that gets no answer, without waiting."""
 
 
@@ -165,14 +165,14 @@ class PendingReply:
     def has_ended(self) -> bool:
         return self._has_ended
 
-    def post(self, link: ServiceConnection, number: int, frame: bytes, deadline: float) -> ServiceConnection:
+    def post(self, connection: ServiceConnection, number: int, frame: bytes, deadline: float) -> ServiceConnection:
         self._renew_answer()
-        link.post(number, frame, self._awaited, deadline)
-        return link
+        connection.post(number, frame, self._awaited, deadline)
+        return connection
 
-    def post_at_once(self, link: ServiceConnection, number: int, frame: bytes) -> bool:
+    def post_at_once(self, connection: ServiceConnection, number: int, frame: bytes) -> bool:
         self._renew_answer()
-        return link.post_at_once(number, frame, self._awaited)
+        return connection.post_at_once(number, frame, self._awaited)
 
     def posted(self, attempt: Attempt) -> None:
         with self._lock:
@@ -209,7 +209,7 @@ class PendingReply:
         if attempt is None:
             return
         try:
-            attempt.link.finish(attempt.number, self._awaited, self.outgoing.deadline)
+            attempt.connection.finish(attempt.number, self._awaited, self.outgoing.deadline)
         except HubError as error:
             self._settle(attempt, error)
         else:
@@ -228,10 +228,10 @@ class PendingReply:
             return  # an attempt that follows is watched from its beginning
         answer.on_arrival = partial(self._arrived, attempt, answer)
         answer.reads_itself = False
-        if answer.has_arrived:
+        if answer.has_arrived():
             self._arrived(attempt, answer)
         else:
-            attempt.link.leave()
+            attempt.connection.leave()
 
     def _start_timer(self) -> None:
         background = self._calls.background
@@ -255,7 +255,7 @@ class PendingReply:
         address = self.outgoing.address
         if attempt is None:
             self._calls.retry_or_end(self, SendTimeout(f"no worker of {address} was reached in time"))
-        elif attempt.link.give_up(attempt.number):
+        elif attempt.connection.give_up(attempt.number):
             self._settle(attempt, RequestTimeout(f"{address} did not answer in time"))
 
     def _settle(self, attempt: Attempt, error: HubError | None) -> None:
@@ -268,14 +268,14 @@ class PendingReply:
 
     def _leave(self, attempt: Attempt) -> None:
         """Tell the worker that nobody waits for its answer any more."""
-        if not attempt.link.give_up(attempt.number):
+        if not attempt.connection.give_up(attempt.number):
             return  # the answer is here, and settles the attempt
         with self._lock:
             if self._attempt is not attempt:
                 return
             self._attempt = None
         self._calls.given_up(attempt)
-        self._calls.tell(attempt.link, more(attempt.number, EVERYTHING), self.outgoing.deadline)
+        self._calls.tell(attempt.connection, more(attempt.number, EVERYTHING), self.outgoing.deadline)
 
     def _listen(self, listener: Callable[[], object]) -> None:
         """Have it called when the call ends, on the thread that ends it; at once if it has ended."""

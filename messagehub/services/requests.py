@@ -34,7 +34,7 @@ from messagehub.runtime.background import BackgroundThreads
 from messagehub.runtime.event_loop import running_loop
 from messagehub.services.connection import NotSent, ServiceAnswer, ServiceConnection
 from messagehub.services.connection_pool import ConnectionPool
-from messagehub.services.directory import Place, Resolved, Route, ServiceDirectory, place_of
+from messagehub.services.directory import Resolved, Route, ServiceDirectory, WorkerKey, key_of
 from messagehub.services.frames import REQUEST, SEND, STREAM
 from messagehub.services.metrics import ServiceMetrics
 from messagehub.services.outgoing_requests import CERTAINLY_NOT_HANDLED, UNDELIVERABLE, Outgoing
@@ -65,8 +65,8 @@ class Requests:
     ) -> None:
         """`sender` names this hub in messages."""
         self.background = background
-        self.links = ConnectionPool(sender, metrics, connection.count_defect)
-        self.directory = ServiceDirectory(connection, is_linked=self.links.is_alive, on_change=self._tidy)
+        self.connections = ConnectionPool(sender, metrics, connection.count_defect)
+        self.directory = ServiceDirectory(connection, has_connection=self.connections.is_alive, on_change=self._tidy)
         self._metrics = metrics
         self._sender = sender
         self._default_timeout = default_timeout
@@ -104,7 +104,7 @@ class Requests:
             self._start_soon(call)
         else:
             self._deliver(call.outgoing, lambda _: self._post(call))
-        return StreamedReply(call, self.links.reader.run_soon, self._metrics)
+        return StreamedReply(call, self.connections.reader.run_soon, self._metrics)
 
     async def ask_async(
         self, form: int, address: str, payload: Any, *, timeout: float | None = None, **options: Any
@@ -176,25 +176,25 @@ class Requests:
             frame = outgoing.frame(number, route.target)
             self._count(route, 1)
             try:
-                link = self.links.to(route.worker, deadline)
+                connection = self.connections.to(route.worker, deadline)
                 try:
-                    got = use(link, number, frame, deadline)
-                except NotSent:  # that link had ended; a new one shows whether the worker has too
-                    link = self.links.to(route.worker, deadline)
-                    got = use(link, number, frame, deadline)
-                return Attempt(entry, route, number, link), got
+                    got = use(connection, number, frame, deadline)
+                except NotSent:  # that connection had ended; a new one shows whether the worker has too
+                    connection = self.connections.to(route.worker, deadline)
+                    got = use(connection, number, frame, deadline)
+                return Attempt(entry, route, number, connection), got
             except (NotSent, RouteError) as unreached:
                 self._count(route, -1)
                 self._unreached(outgoing, entry, route, unreached)
             except HubError as error:
                 self._count(route, -1)
-                raise self._judged(outgoing, entry, route, error) from None
+                raise self._final_error(outgoing, entry, route, error) from None
             except BaseException:
                 self._count(route, -1)
                 raise
         raise RouteError(f"no worker of {outgoing.address} can be reached", address=outgoing.address)
 
-    def _judged(self, outgoing: Outgoing, entry: Resolved, route: Route, error: HubError) -> HubError:
+    def _final_error(self, outgoing: Outgoing, entry: Resolved, route: Route, error: HubError) -> HubError:
         """Return the error of a request that ended without an answer.
 
         Of a message, the deadline says that nobody took it.
@@ -215,7 +215,7 @@ class Requests:
         if error is None:
             call.end(None)
         else:
-            self.retry_or_end(call, self._judged(call.outgoing, attempt.entry, attempt.route, error))
+            self.retry_or_end(call, self._final_error(call.outgoing, attempt.entry, attempt.route, error))
 
     def given_up(self, attempt: Attempt) -> None:
         self._count(attempt.route, -1)
@@ -227,9 +227,9 @@ class Requests:
         elif call.end(error):
             self._report_undelivered(call.outgoing, error)
 
-    def tell(self, link: ServiceConnection, frame: bytes, deadline: float) -> None:
-        if not link.tell(frame, monotonic()):
-            self.background.add(lambda: link.tell(frame, deadline), drop=lambda: None)
+    def tell(self, connection: ServiceConnection, frame: bytes, deadline: float) -> None:
+        if not connection.tell(frame, monotonic()):
+            self.background.add(lambda: connection.tell(frame, deadline), drop=lambda: None)
 
     def _start_soon(self, call: Call) -> None:
         """Make the first attempt without waiting for anything: here if that is possible, else in the background."""
@@ -238,17 +238,17 @@ class Requests:
         if entry is None or route is None:
             self._attempt_at(call, 0.0)
             return
-        link = self.links.find(route.worker)
+        connection = self.connections.find(route.worker)
         number = next(self._numbers)
         self._count(route, 1)
-        if link is None or not call.post_at_once(link, number, call.outgoing.frame(number, route.target)):
+        if connection is None or not call.post_at_once(connection, number, call.outgoing.frame(number, route.target)):
             self._count(route, -1)
             self._attempt_at(call, 0.0, (entry, route))
             return
         call.outgoing.attempts += 1
-        if link.is_unsent:
-            self.background.add(lambda: link.complete(call.outgoing.deadline), drop=lambda: None)
-        self._posted(call, Attempt(entry, route, number, link))
+        if connection.is_unsent:
+            self.background.add(lambda: connection.complete(call.outgoing.deadline), drop=lambda: None)
+        self._posted(call, Attempt(entry, route, number, connection))
 
     def _attempt_at(self, call: Call, at: float, chosen: Chosen | None = None) -> None:
         self.background.add(
@@ -284,9 +284,9 @@ class Requests:
 
         First of those that are known, then of those that the broker knows.
         """
-        tried: set[Place] = set()
+        tried: set[WorkerKey] = set()
         if chosen is not None:
-            tried.add(place_of(chosen[1].worker))
+            tried.add(key_of(chosen[1].worker))
             yield chosen
         entry = self.directory.find(outgoing.address)
         is_asked = entry is None
@@ -299,7 +299,7 @@ class Requests:
                     return
                 is_asked, entry = True, self._resolve(outgoing)
                 continue
-            tried.add(place_of(route.worker))
+            tried.add(key_of(route.worker))
             yield entry, route
 
     def _resolve(self, outgoing: Outgoing) -> Resolved:
@@ -323,7 +323,7 @@ class Requests:
                 route.others = max(answer.load - route.asked, 0)
 
     def _tidy(self) -> None:
-        self.links.drop_lost(self.directory.is_known)
+        self.connections.drop_lost(self.directory.is_known)
 
     def report(self, letter: DeadLetter) -> None:
         self._metrics.count("dead_letters")
@@ -334,10 +334,10 @@ class Requests:
     def close(self) -> None:
         """End the requests under way."""
         self._is_closed = True
-        self.links.close()
+        self.connections.close()
         self.directory.flush(FLUSH_SECONDS)
 
     def abandon(self) -> None:
         """End in a forked child, where the sockets are the parent's."""
         self._is_closed = True
-        self.links.abandon()
+        self.connections.abandon()

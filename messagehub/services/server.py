@@ -226,7 +226,7 @@ class ServiceServer:
                 self._drop_stranger(caller)
 
     def _drop_stranger(self, caller: ServerConnection) -> None:
-        """With the lock."""
+        """Close a connection that has not greeted in time. The caller holds the lock."""
         self._metrics.count("malformed")
         del self._strangers[caller.fd], self._callers[caller.fd]
         caller.close()
@@ -321,7 +321,7 @@ class ServiceServer:
         return served.keys.find(said.key_id) if served is not None else None
 
     def _refuse(self, job: Job) -> None:
-        """Whoever it is for has ended here, or takes nothing more from who has only an old key."""
+        """Refuse a message: its worker has ended here, or its caller has only an old key."""
         self._metrics.count("received")
         self._metrics.count("refused")
         job.caller.send(

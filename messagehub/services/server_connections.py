@@ -93,7 +93,7 @@ class ServerConnection:
             self._count_blocked(1, size_bytes)
 
     def unblock(self, size_bytes: int) -> bool:
-        """True when this ends a pause: whoever is told so goes on with what was read."""
+        """Return True if this ends a pause: the caller goes on with what was read before it."""
         with self._lock:
             self._count_blocked(-1, -size_bytes)
             is_over = self._is_paused and not self.is_crowded
@@ -120,7 +120,7 @@ class ServerConnection:
             self._unread[number] = 0
 
     def close_stream(self, number: int) -> bool:
-        """False when a partial result could not be sent in time: what was sent is not all of it."""
+        """Return False if a partial result could not be sent in time, so that something is missing."""
         with self._lock:
             is_whole = self._unread.pop(number, 0) != _CUT
             self._tell_streams()
@@ -181,7 +181,7 @@ class ServerConnection:
         return self._is_gone or self._is_paused or self._unread.get(number, 0) <= WINDOW_BYTES
 
     def _reserve(self, number: int, size_bytes: int) -> None:
-        """With the lock, after waiting for room."""
+        """The caller holds the lock, and has waited for room."""
         if self._is_gone or number in self._cancelled:
             raise RequestCancelled("whoever asked wants no more partial results")
         if not self._has_room(number):
@@ -191,7 +191,7 @@ class ServerConnection:
         self._unread[number] += size_bytes
 
     def _tell_streams(self) -> None:
-        """With the lock: wake the handlers that wait for room."""
+        """Wake the handlers that wait for room. The caller holds the lock."""
         self._taken.notify_all()
         wakers, self._wakers = self._wakers, []
         for loop, woken in wakers:

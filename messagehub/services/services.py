@@ -27,11 +27,13 @@ from messagehub.services.server import ServiceServer
 from messagehub.services.workers import DRAIN_SECONDS, Handler, ServiceWorker
 from messagehub.shm.locks import check_spare_files
 from registry import commands, replies
-from registry.records import Priority, Strategy
+from registry.records import MailboxState, Priority, Strategy
 from registry.services.workers import check_address
 
 SERVER_FILES = 6
 """How many descriptors a server needs before anybody calls it, with some to accept callers."""
+MOST_REPORTED = 1000
+"""How many mailboxes a heartbeat tells of."""
 
 
 class Services:
@@ -75,6 +77,8 @@ class Services:
         self._access: str | None = None
         self._changing_keys: set[ServiceWorker] = set()
         hear_access = weakref.WeakMethod(self._hear_access)  # the I/O thread must not hold what this hub serves
+        mailboxes = weakref.WeakMethod(self._mailboxes)
+        heartbeats.mailboxes = lambda: found() if (found := mailboxes()) is not None else {}
         heartbeats.on_access = lambda access, is_settled: _call(hear_access(), access, is_settled)
 
     def serve(
@@ -133,6 +137,9 @@ class Services:
         with self._serving:
             self._served.append(served)
         return served
+
+    def _mailboxes(self) -> dict[str, MailboxState]:
+        return {served.worker_id: served.mailbox.state() for served in list(self._served)[:MOST_REPORTED]}
 
     def _hear_access(self, access: str, is_settled: bool) -> None:
         """Change the keys of all workers when the rights of any peer have changed. Called on the I/O thread.

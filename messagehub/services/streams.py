@@ -1,9 +1,9 @@
 """Streamed replies: partial results of a request, as far ahead of their reader as the worker may be.
 
-The thread that reads a link puts what comes into the queue of the request; the reader of the stream takes it from
+The thread that reads a connection puts what comes into the queue of the request; the reader of the stream takes it from
 there, and tells the worker how much it has taken, so that at most WINDOW_BYTES are on their way or wait to be read.
 
-Rule 1: the link holds the call, and the user holds the reply. When the user drops the reply, the call is cancelled.
+Rule 1: the connection holds the call, and the user holds the reply. Dropping the reply cancels the call.
 Rule 2: a request is tried again only as long as none of its partial results has come.
 """
 
@@ -42,7 +42,7 @@ Arrived = tuple[int, int, bytes, Any] | BaseException | None
 
 
 class StreamCall:
-    """One request and its attempts: the queue between the thread that reads the link and the reader of the stream."""
+    """One request, its attempts, and the queue of what was received for the reader of the stream."""
 
     def __init__(self, outgoing: Outgoing, calls: Calls) -> None:
         self.outgoing = outgoing
@@ -52,7 +52,7 @@ class StreamCall:
         self.has_ended = False
         self._calls = calls
         self._lock = threading.Lock()
-        self._link: ServiceConnection | None = None
+        self._connection: ServiceConnection | None = None
         self._number = 0
         self._attempt: Attempt | None = None
         self._failure: HubError | None = None
@@ -60,14 +60,14 @@ class StreamCall:
 
     # -- attempts ------------------------------------------------------------------------------------------
 
-    def post(self, link: ServiceConnection, number: int, frame: bytes, deadline: float) -> ServiceConnection:
-        self._begin(link, number)
-        link.post(number, frame, self, deadline)
-        return link
+    def post(self, connection: ServiceConnection, number: int, frame: bytes, deadline: float) -> ServiceConnection:
+        self._begin(connection, number)
+        connection.post(number, frame, self, deadline)
+        return connection
 
-    def post_at_once(self, link: ServiceConnection, number: int, frame: bytes) -> bool:
-        self._begin(link, number)
-        return link.post_at_once(number, frame, self)
+    def post_at_once(self, connection: ServiceConnection, number: int, frame: bytes) -> bool:
+        self._begin(connection, number)
+        return connection.post_at_once(number, frame, self)
 
     def posted(self, attempt: Attempt) -> None:
         with self._lock:
@@ -77,7 +77,7 @@ class StreamCall:
         elif self._failure is not None:  # it came before we were told that the message was sent
             self._settle()
         else:
-            attempt.link.leave()  # so that it is read from now on
+            attempt.connection.leave()  # so that it is read from now on
 
     def end(self, error: BaseException | None) -> bool:
         with self._lock:
@@ -94,13 +94,13 @@ class StreamCall:
             self._leave()
             self._put(None)
 
-    def _begin(self, link: ServiceConnection, number: int) -> None:
-        self._link, self._number, self._failure = link, number, None
+    def _begin(self, connection: ServiceConnection, number: int) -> None:
+        self._connection, self._number, self._failure = connection, number, None
 
     def _leave(self) -> None:
-        link, number = self._link, self._number
-        if link is not None and link.give_up(number):
-            self._calls.tell(link, more(number, EVERYTHING), self.outgoing.deadline)
+        connection, number = self._connection, self._number
+        if connection is not None and connection.give_up(number):
+            self._calls.tell(connection, more(number, EVERYTHING), self.outgoing.deadline)
 
     def _settle(self) -> None:
         with self._lock:
@@ -110,7 +110,7 @@ class StreamCall:
             self._attempt = self._failure = None
         self._calls.settled(self, attempt, failure, None)
 
-    # -- by whoever reads the link -------------------------------------------------------------------------
+    # -- by whoever reads the connection -------------------------------------------------------------------------
 
     def take(self, form: int, kind: int, load: int, frame: bytes) -> None:  # noqa: ARG002  a pool's load needs requests
         if form == REFUSED:
@@ -137,7 +137,7 @@ class StreamCall:
         return f"the stream of {self.outgoing.address} had not ended at its deadline: read it faster, or give it longer"
 
     def wake(self) -> bool:
-        return False  # its reader takes from a queue, not from the link
+        return False  # its reader takes from a queue, not from the connection
 
     def lose(self, error: HubError) -> None:
         self._failure = error
@@ -154,9 +154,9 @@ class StreamCall:
         """Tell the worker how much the reader has taken, so that it sends more."""
         self._bytes_out += size_bytes
         amount = self._bytes_out - self._bytes_told
-        if amount >= TELL_BYTES and self._link is not None:
+        if amount >= TELL_BYTES and self._connection is not None:
             self._bytes_told = self._bytes_out
-            self._calls.tell(self._link, more(self._number, amount), self.outgoing.deadline)
+            self._calls.tell(self._connection, more(self._number, amount), self.outgoing.deadline)
 
 
 class StreamedReply:

@@ -8,8 +8,8 @@ DataBlockError                  a HubError
 ├── RootUnusable                the root is no directory for blocks (not tmpfs-like, missing)
 ├── AccessRefused
 │   ├── PermissionRefused       the kernel said no
-│   │   └── NotInGroup          the place is a group's that this process is not in
-│   ├── SharingRefused          in a group's place, but not the group's, or open to others too
+│   │   └── NotInGroup          the directory is a group's that this process is not in
+│   ├── SharingRefused          in a group's directory, but not the group's, or open to others too
 │   ├── ForeignOwner            the file is another user's
 │   ├── WritableByOthers        others could change it, or cut it short under a reader
 │   └── SymlinkRefused          the name is a symbolic link
@@ -64,7 +64,7 @@ class DataBlockError(HubError):
 
 
 def _restored(kind: type[DataBlockError], message: str) -> DataBlockError:
-    """From a pickle: the text is already written, so the constructor of its kind is not asked again."""
+    """Restore an error from a pickle. Its text is written already, so its own constructor is not called again."""
     error = kind.__new__(kind, message)
     HubError.__init__(error, message)
     return error

@@ -8,7 +8,7 @@ does not fit, is refused.
 from collections.abc import Sequence
 from typing import Any
 
-from .errors import PayloadRefused, PayloadSchemaMismatch
+from messagehub.shm.errors import PayloadRefused, PayloadSchemaMismatch
 
 
 def table_of(frame: Any, schema: Any) -> Any:

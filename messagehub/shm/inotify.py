@@ -10,7 +10,7 @@ import os
 import struct
 from typing import Final, NamedTuple
 
-from .locks import Descriptor
+from messagehub.shm.locks import Descriptor
 
 CLOSE_WRITE: Final = 0x8
 MOVED_FROM: Final = 0x40

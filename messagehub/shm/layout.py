@@ -20,7 +20,14 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, Literal
 
-from .errors import ForeignByteOrder, HeaderInconsistent, NameTooLong, OtherLayout, TruncatedBlock, WrongMagic
+from messagehub.shm.errors import (
+    ForeignByteOrder,
+    HeaderInconsistent,
+    NameTooLong,
+    OtherLayout,
+    TruncatedBlock,
+    WrongMagic,
+)
 
 MAGIC: Final = b"MHUBDATA"
 LAYOUT_VERSION: Final = 3

@@ -12,9 +12,9 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from .errors import EntryDamaged
-from .locks import OWNER, Descriptor, exclusive, lock_within
-from .mapped_file import open_lock, read_file, refusal
+from messagehub.shm.errors import EntryDamaged
+from messagehub.shm.locks import OWNER, Descriptor, exclusive, lock_within
+from messagehub.shm.mapped_file import open_lock, read_file, refusal
 
 LOCK_SECONDS = 0.5
 _OWNED = exclusive(OWNER)

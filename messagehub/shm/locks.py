@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final, SupportsIndex
 
-from .errors import Busy, NotLinux, TooManyOpenFiles
+from messagehub.shm.errors import Busy, NotLinux, TooManyOpenFiles
 
 # Bytes far beyond any file: locks need no bytes to exist.
 OWNER: Final = 1 << 40  # exclusive: the writer of a block, the owner of an entry or a reader file

@@ -17,7 +17,15 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from .errors import (
+from messagehub.shm.channel_directory.ownership import (
+    FILE_MODE,
+    check_access,
+    group_of,
+    make_shared_directory,
+    parent_of,
+    share,
+)
+from messagehub.shm.errors import (
     DataBlockError,
     EntryDamaged,
     ForeignOwner,
@@ -33,12 +41,13 @@ from .errors import (
     WritableByOthers,
     WrongMagic,
 )
-from .layout import HEAD, HEADER_BYTES, Header, claimed_schema_bytes
-from .locks import Descriptor, require_linux
-from .ownership import FILE_MODE, group_of, judge, make_shared_directory, parent_of, share
+from messagehub.shm.layout import HEAD, HEADER_BYTES, Header, claimed_schema_bytes
+from messagehub.shm.locks import Descriptor, require_linux
 
 DEFAULT_ROOT: Final = "/dev/shm"
-SMALL_BYTES: Final = 64 << 20  # limit for entries and manifests: a manifest of 100,000 parts takes a quarter of it
+SMALL_BYTES: Final = (
+    64 << 20
+)  # limit for entries, manifests and schemas: a manifest of 100,000 parts takes a quarter of it
 _MADV_POPULATE_WRITE: Final = 23
 _MAP_FIXED: Final = 0x10
 _mmap = ctypes.CDLL(None, use_errno=True).mmap
@@ -206,7 +215,7 @@ def open_trusted(path: str, flags: int) -> Descriptor:
     status = os.fstat(descriptor.fd)
     gid = group_of(path)
     if gid is not None:
-        judge(path, status, gid, FILE_MODE)
+        check_access(path, status, gid, FILE_MODE)
     else:
         expected = os.geteuid()
         if status.st_uid != expected:
@@ -239,7 +248,7 @@ def open_fifo(path: str, flags: int) -> Descriptor:
     gid = group_of(path)
     if gid is not None:
         status = os.fstat(descriptor.fd)
-        judge(path, status, gid, FILE_MODE)
+        check_access(path, status, gid, FILE_MODE)
         if not stat.S_ISFIFO(status.st_mode):
             raise WrongMagic(path)
     return descriptor
@@ -254,12 +263,17 @@ def read_head(path: str) -> tuple[Header, int]:
     """Return a block's header and, for a ring, how many items were written to it, without mapping it."""
     descriptor = open_trusted(path, os.O_RDONLY)
     try:
-        size = os.fstat(descriptor.fd).st_size
-        head = os.pread(descriptor.fd, HEADER_BYTES, 0).ljust(HEADER_BYTES, b"\0")
-        schema = os.pread(descriptor.fd, min(claimed_schema_bytes(head), size), HEADER_BYTES)
-        return Header.unpack(head + schema, path, size), int.from_bytes(head[HEAD * 8 : HEAD * 8 + 8], sys.byteorder)
+        return header_of(descriptor, path), int.from_bytes(os.pread(descriptor.fd, 8, HEAD * 8), sys.byteorder)
     finally:
         descriptor.close()
+
+
+def header_of(descriptor: Descriptor, path: str) -> Header:
+    """Return the header of an open block without mapping it."""
+    size = os.fstat(descriptor.fd).st_size
+    head = os.pread(descriptor.fd, HEADER_BYTES, 0).ljust(HEADER_BYTES, b"\0")
+    schema = os.pread(descriptor.fd, min(claimed_schema_bytes(head), size, SMALL_BYTES), HEADER_BYTES)
+    return Header.unpack(head + schema, path, size)
 
 
 def allocate(fd: int, size: int, path: str) -> None:

@@ -7,8 +7,8 @@ import os
 import time
 from typing import Final
 
-from .directory import Directory
-from .mapped_file import make_own_directory, remove_file
+from messagehub.shm.channel_directory.directory import Directory
+from messagehub.shm.mapped_file import make_own_directory, remove_file
 
 LEASE_SECONDS: Final = 30.0
 MOST_BYTES: Final = 1 << 30

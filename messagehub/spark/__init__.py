@@ -11,6 +11,11 @@ imported when it is used.
 
 from typing import TYPE_CHECKING, Any
 
+try:
+    import pyspark  # noqa: F401
+except ImportError as missing:
+    raise ImportError('Spark needs an extra: pip install "messagehub[spark]"', name=missing.name) from missing
+
 if TYPE_CHECKING:
     from messagehub.spark.frames import Published, publish, read, register
     from messagehub.spark.registry_functions import from_registry, to_registry

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows
 
-from messagehub.shm.read_results import Gap
+from messagehub.shm.rings.read_results import Gap
 
 
 class Budget:

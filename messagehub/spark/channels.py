@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from messagehub.errors import ChannelNotFound, ChannelNotReady, HubError, SchemaMismatch
 from messagehub.shm.errors import BlockOnOtherHost, TableMissing
 from messagehub.shm.identity import host
-from messagehub.shm.snapshot import Snapshot
+from messagehub.shm.tables.snapshot import Snapshot
 from messagehub.spark.errors import BadOption, GenerationGone
 from messagehub.spark.options import Options
 from messagehub.spark.schema_mapping import commented, schema_hash, schema_text, written_schema
@@ -98,7 +98,8 @@ def _data_schema(options: Options) -> pa.Schema:
             return ring.schema()
         raise ChannelNotFound(
             f"no channel in domain {options.directory().domain!r} on this host matches {options.channel!r} and has a"
-            " producer: start one, or say .schema(…) with a column channel string"
+            " producer: start one, or say .schema(…) with a column channel string. Patterns are for readStream:"
+            " spark.read reads the table of one channel; read each, and union them"
         )
     if options.generation is not None or options.tables().generations():
         with newest_snapshot(options) as snapshot:

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from pyspark.sql import datasource as spark
 from pyspark.sql.types import StructType
 
-from messagehub.shm.column_statistics import ColumnStatistics, comparable, is_text
-from messagehub.shm.manifests import Part
-from messagehub.shm.snapshot import Snapshot
+from messagehub.shm.tables.column_statistics import ColumnStatistics, comparable, is_text
+from messagehub.shm.tables.manifests import Part
+from messagehub.shm.tables.snapshot import Snapshot
 from messagehub.spark.channels import schema_of
 from messagehub.spark.options import Options
 from messagehub.spark.reader import TableReader

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from messagehub.errors import ConfigurationError
-from messagehub.shm import manifests
-from messagehub.shm.tables import Mode
+from messagehub.shm.tables import manifests
+from messagehub.shm.tables.tables import Mode
 from messagehub.spark.options import Options
 from messagehub.spark.progress import showing_progress
 from messagehub.spark.registration import check

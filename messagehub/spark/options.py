@@ -14,10 +14,10 @@ from typing import Any, Final, Literal
 
 from messagehub.errors import HubError
 from messagehub.settings import Settings
-from messagehub.shm.directory import Directory
-from messagehub.shm.location import directory_of
-from messagehub.shm.manifests import Retention
-from messagehub.shm.tables import TableStore
+from messagehub.shm.channel_directory.directory import Directory
+from messagehub.shm.channel_directory.location import directory_of
+from messagehub.shm.tables.manifests import Retention
+from messagehub.shm.tables.tables import TableStore
 from messagehub.spark.errors import BadOption
 from registry import names
 from registry.records import PayloadKind
@@ -129,7 +129,8 @@ def _checked_channel(channel: str, use: Use | None) -> str:
     except HubError as error:
         raise BadOption(f"option channel: {error.message}") from None
     if use not in (None, "readStream"):
-        raise BadOption(f"option channel is {channel!r}: patterns are for readStream; this is a {use}")
+        advice = ": read the table of each channel, and union them" if use == "read" else ""
+        raise BadOption(f"option channel is {channel!r}: patterns are for readStream; this is a {use}{advice}")
     return channel
 
 

@@ -17,8 +17,8 @@ from pyspark.sql.types import StructType
 
 from messagehub.shm.errors import BlockOnOtherHost, NothingThere, TableMissing
 from messagehub.shm.identity import host
-from messagehub.shm.manifests import Part
-from messagehub.shm.snapshot import Snapshot, whole_part
+from messagehub.shm.tables.manifests import Part
+from messagehub.shm.tables.snapshot import Snapshot, whole_part
 from messagehub.spark.channels import generation_gone, newest_snapshot, schema_of
 from messagehub.spark.options import Options
 from messagehub.spark.schema_mapping import check_columns, conform, read_schema

@@ -9,9 +9,9 @@ importing all that it takes to talk to it; a broker that comes later finds the t
 from messagehub.channels.table_checks import check_append, check_mode
 from messagehub.client.broker_file import is_held
 from messagehub.discovery.via_directory import ViaFiles
-from messagehub.shm.location import directory_of
-from messagehub.shm.manifests import Manifest
-from messagehub.shm.tables import Mode
+from messagehub.shm.channel_directory.location import directory_of
+from messagehub.shm.tables.manifests import Manifest
+from messagehub.shm.tables.tables import Mode
 from messagehub.spark.hubs import hub_of
 from messagehub.spark.options import Options
 from messagehub.spark.schema_mapping import schema_hash

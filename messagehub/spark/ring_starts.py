@@ -4,8 +4,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from messagehub.shm.read_results import Item, Position, Start
-from messagehub.shm.ring import open_reader
+from messagehub.shm.rings.read_results import Item, Position, Start
+from messagehub.shm.rings.ring import open_reader
 from messagehub.spark.errors import BadOption
 from messagehub.spark.options import EARLIEST, LATEST, Options
 from messagehub.spark.rings import Ring

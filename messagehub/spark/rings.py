@@ -14,7 +14,7 @@ from messagehub.shm.errors import DataBlockError
 from messagehub.shm.layout import HEADER_BYTES, Header, Kind, PayloadFormat
 from messagehub.shm.mapped_file import Segment
 from messagehub.shm.payloads import codec_of
-from messagehub.shm.ring import describe
+from messagehub.shm.rings.ring import peek
 from messagehub.spark.options import Options
 
 RAW: Final = pa.schema([pa.field("value", pa.binary())])
@@ -36,7 +36,7 @@ class Ring:
 
     def state(self) -> dict[str, Any]:
         """The words that change: head, epoch, has_ended, has_writer."""
-        return describe(self.path)[1]
+        return peek(self.path)[1]
 
     def schema(self) -> pa.Schema:
         if self.header.payload_format == PayloadFormat.RAW:

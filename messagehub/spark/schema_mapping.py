@@ -91,7 +91,7 @@ def comments_of(schema: spark.StructType) -> dict[str, str]:
 
 
 def commented(schema: pa.Schema, comments: Any) -> pa.Schema:
-    """The schema with the comments of its columns, as `struct_of` takes them over."""
+    """Return the schema with the comments of its columns, as `struct_of` takes them over."""
     if not isinstance(comments, dict):
         return schema
     return pa.schema(
@@ -109,7 +109,7 @@ def schema_text(schema: pa.Schema) -> str:
 
 
 def schema_hash(text: str) -> str:
-    """Equal for equal tables, whatever wrote them and however bytes hold them."""
+    """Return a hash that is equal for equal tables, whatever wrote them and however their bytes are arranged."""
     return arrow.parse(text, {}).hash
 
 

@@ -26,14 +26,15 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from messagehub.errors import DataLost
-from messagehub.shm.ended_rings import last_sequence
 from messagehub.shm.errors import BlockOnOtherHost, NothingThere
 from messagehub.shm.identity import host
 from messagehub.shm.layout import WhenFull
-from messagehub.shm.read_results import Gap, Item, Position, Start
-from messagehub.shm.reader import RingReader
-from messagehub.shm.ring import open_reader
+from messagehub.shm.rings.ended_rings import last_sequence
+from messagehub.shm.rings.read_results import Gap, Item, Position, Start
+from messagehub.shm.rings.reader import RingReader
+from messagehub.shm.rings.ring import open_reader
 from messagehub.spark.admission import Budget
+from messagehub.spark.backlog import behind
 from messagehub.spark.channels import CHANNEL, check_streamed
 from messagehub.spark.options import Options
 from messagehub.spark.ring_starts import check_checkpoint, starts
@@ -43,9 +44,9 @@ from messagehub.spark.tracebacks import messages_only
 
 log = logging.getLogger("messagehub")
 
-Place = dict[str, Any]
-Offset = dict[str, Place]
-_BEGINNING: Final[Place] = {"epoch": 0, "sequence": 0}
+RingOffset = dict[str, Any]
+Offset = dict[str, RingOffset]
+_BEGINNING: Final[RingOffset] = {"epoch": 0, "sequence": 0}
 _PATIENCE_SECONDS: Final = 30.0
 
 
@@ -81,7 +82,7 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start = starts(self._options, found)
         for ring in found:
             self._hold(ring, start[ring.block_id])
-        return {block_id: _place(reader) for block_id, reader in sorted(self._held.items())}
+        return {block_id: _ring_offset(reader) for block_id, reader in sorted(self._held.items())}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
         if self._options.max_rows_per_trigger is not None:
@@ -114,9 +115,9 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         self._attach(start)
         found: list[InputPartition] = []
-        for block_id, place in sorted(end.items()):
+        for block_id, reached in sorted(end.items()):
             before = start.get(block_id, _BEGINNING)
-            first, last = before["sequence"] + 1, place["sequence"]
+            first, last = before["sequence"] + 1, reached["sequence"]
             if first > last:
                 continue
             if block_id in self._held:
@@ -135,9 +136,9 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Offset) -> None:
         """Let go of what was processed."""
-        for block_id, place in end.items():
+        for block_id, reached in end.items():
             reader = self._held.get(block_id)
-            while reader is not None and reader.position.sequence < place["sequence"]:
+            while reader is not None and reader.position.sequence < reached["sequence"]:
                 found = reader.take()
                 if found is None:
                     break
@@ -151,13 +152,9 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- inside
 
-    def _head(self, reader: RingReader) -> Place:
-        """How many payloads and, once something of the ring was committed, how many seconds the query is behind."""
-        behind: dict[str, Any] = {"payloads": reader.head - reader.position.sequence}
-        committed_ns = self._committed_ns.get(reader.header.block_id)
-        if committed_ns:
-            behind["seconds"] = round(max(reader.newest_ns() - committed_ns, 0) / 1e9, 3)
-        return _place(reader) | {"sequence": reader.head, "behind": behind}
+    def _head(self, reader: RingReader) -> RingOffset:
+        lag = behind(reader, self._committed_ns.get(reader.header.block_id))
+        return _ring_offset(reader) | {"sequence": reader.head, "behind": lag}
 
     def _is_channel(self, column: str) -> bool:
         return self._options.is_of_many_channels and column == CHANNEL.name
@@ -184,8 +181,9 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if head > done:
                 self._lose(block_id, done + 1, head, "its ring was replaced")
         for block_id in found.keys() - self._held.keys() - self._finished:
-            place = start.get(block_id)
-            self._hold(found[block_id], Position(block_id, place["epoch"], place["sequence"]) if place else "oldest")
+            reached = start.get(block_id)
+            begin: Start = Position(block_id, reached["epoch"], reached["sequence"]) if reached else "oldest"
+            self._hold(found[block_id], begin)
 
     def _hold(self, ring: Ring, start: Start) -> None:
         check_columns(ring.schema(), self._columns, f"channel {ring.channel!r}")
@@ -205,7 +203,7 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         shift = self._turn % len(order) if order else 0
         return order[shift:] + order[:shift]
 
-    def _advance(self, reader: RingReader, start: Place | None, budget: Budget) -> Place:
+    def _advance(self, reader: RingReader, start: RingOffset | None, budget: Budget) -> RingOffset:
         before = start or _BEGINNING
         block_id, last, is_over = reader.header.block_id, reader.head, not reader.is_writer_alive()
         if self._target is not None:
@@ -215,24 +213,24 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if last > before["sequence"] and not (budget.is_unlimited and self._options.fail_on_data_loss):
             asked = _stretch(reader, before["epoch"], before["sequence"] + 1, last)
             last, lost = budget.spend(self._items(asked), before["sequence"], last)
-        place = _place(reader) | {"sequence": last} if last > before["sequence"] or not start else dict(start)
+        reached = _ring_offset(reader) | {"sequence": last} if last > before["sequence"] or not start else dict(start)
         if before.get("lost", 0) + lost and not self._options.fail_on_data_loss:
-            place["lost"] = before.get("lost", 0) + lost
+            reached["lost"] = before.get("lost", 0) + lost
         if is_over and last == reader.head:
-            place["complete"] = True
-        return place
+            reached["complete"] = True
+        return reached
 
-    def _warn_if_late(self, reader: RingReader, behind: int) -> None:
+    def _warn_if_late(self, reader: RingReader, unread: int) -> None:
         """Once for each block, in time: before its writer overwrites what the query has not read."""
         header, capacity = reader.header, reader.header.geometry.slot_count
-        if header.when_full != WhenFull.OVERWRITE or 2 * behind <= capacity or header.block_id in self._is_late:
+        if header.when_full != WhenFull.OVERWRITE or 2 * unread <= capacity or header.block_id in self._is_late:
             return
         self._is_late.add(header.block_id)
         log.warning(
             "channel %r: the query is %d payloads behind in a ring of %d, whose producer overwrites the oldest: give it"
             " a larger capacity or when_full='block', or trigger more often",
             header.channel,
-            behind,
+            unread,
             capacity,
         )
 
@@ -280,14 +278,14 @@ def _stretch(reader: RingReader, epoch: int, first: int, last: int) -> Stretch:
     return Stretch(reader.header.channel, reader.path, host(), reader.header.block_id, epoch, first, last)
 
 
-def _place(reader: RingReader) -> Place:
+def _ring_offset(reader: RingReader) -> RingOffset:
     position = reader.position
     return {"channel": reader.header.channel, "epoch": position.epoch, "sequence": position.sequence}
 
 
-def _is_finished(ring: Ring, place: Place | None) -> bool:
+def _is_finished(ring: Ring, reached: RingOffset | None) -> bool:
     """Read to its end, and nobody is writing it now."""
-    if place is None or not place.get("complete"):
+    if reached is None or not reached.get("complete"):
         return False
     state = ring.state()
-    return not state["has_writer"] and state["head"] == place["sequence"]
+    return not state["has_writer"] and state["head"] == reached["sequence"]

@@ -17,20 +17,20 @@ from messagehub.spark.errors import BadOption
 from messagehub.spark.hubs import RUNNING_SECONDS, patiently
 from messagehub.spark.options import EARLIEST, LATEST, Options
 from messagehub.topics.retained.positions import AHEAD_SECONDS, Start, resolve
-from registry.records import KeptTopic
+from registry.records import RetainedTopic
 
 if TYPE_CHECKING:
     from messagehub.hub import MessageHub
 
 log = logging.getLogger("messagehub")
 
-Place = dict[str, int]
-Offset = dict[str, Place]
+TopicOffset = dict[str, int]
+Offset = dict[str, TopicOffset]
 
 
 def topics_of(
     options: Options, hub: "MessageHub", *, seconds: float, may_be_none: bool = False, known: Collection[str] = ()
-) -> dict[str, KeptTopic]:
+) -> dict[str, RetainedTopic]:
     """Return the retained topics that the option names, by name.
 
     TopicNotFound where one that is named in full is not there, unless it is `known` from before.
@@ -51,22 +51,22 @@ def topics_of(
     return dict(sorted(found.items()))
 
 
-def first_offsets(options: Options, hub: "MessageHub", topics: Mapping[str, KeptTopic]) -> Offset:
-    """Where a new query, or a batch, begins."""
-    return {name: _place(topic, _first(options, hub, topic)) for name, topic in topics.items()}
+def first_offsets(options: Options, hub: "MessageHub", topics: Mapping[str, RetainedTopic]) -> Offset:
+    """Return where a new query, or a batch, begins."""
+    return {name: _topic_offset(topic, _first(options, hub, topic)) for name, topic in topics.items()}
 
 
-def last_offsets(options: Options, topics: Mapping[str, KeptTopic]) -> Offset:
-    """Where a batch ends."""
+def last_offsets(options: Options, topics: Mapping[str, RetainedTopic]) -> Offset:
+    """Return where a batch ends."""
     said = options.ending_offsets
     _check_named("endingOffsets", said, topics)
     wanted = said if isinstance(said, dict) else {}
-    return {name: _place(topic, _within(topic, wanted.get(name, LATEST))) for name, topic in topics.items()}
+    return {name: _topic_offset(topic, _within(topic, wanted.get(name, LATEST))) for name, topic in topics.items()}
 
 
-def heads(hub: "MessageHub", topics: Mapping[str, KeptTopic], start: Offset) -> Offset:
-    """Where the topics end now; of those that the start does not have, also where they begin."""
-    found = {name: _place(topic, topic.next_offset) for name, topic in topics.items()}
+def heads(hub: "MessageHub", topics: Mapping[str, RetainedTopic], start: Offset) -> Offset:
+    """Return where the topics end now, and where those begin that the start does not have."""
+    found = {name: _topic_offset(topic, topic.next_offset) for name, topic in topics.items()}
     for name, topic in topics.items():
         before = start.get(name)
         if before is None or before["incarnation"] != topic.incarnation:
@@ -84,7 +84,7 @@ def limited(start: Offset, end: Offset, rows: int, *, turn: int) -> Offset:
 
     At least one message is taken, and with every turn another topic is the first, so that none starves.
     """
-    behind = {name: max(place["offset"] - _begin(start, name, place), 0) for name, place in end.items()}
+    behind = {name: max(reached["offset"] - _begin(start, name, reached), 0) for name, reached in end.items()}
     total = sum(behind.values())
     if total <= rows:
         return end
@@ -101,16 +101,16 @@ def limited(start: Offset, end: Offset, rows: int, *, turn: int) -> Offset:
 def ranges(start: Offset, end: Offset) -> list[tuple[str, int, int, int]]:
     """Return name, incarnation, first message and the offset before which to end, for each topic with messages."""
     found = []
-    for name, place in sorted(end.items()):
-        begin = _begin(start, name, place)
-        if begin < place["offset"]:
-            found.append((name, place["incarnation"], begin, place["offset"]))
+    for name, reached in sorted(end.items()):
+        begin = _begin(start, name, reached)
+        if begin < reached["offset"]:
+            found.append((name, reached["incarnation"], begin, reached["offset"]))
     return found
 
 
 def check_checkpoint(options: Options, start: Offset) -> None:
     """Refuse an offset of a channel, or of nothing but other topics: the query would begin anew without a word."""
-    if any("incarnation" not in place for place in start.values()):
+    if any("incarnation" not in reached for reached in start.values()):
         raise BadOption(
             f"the checkpoint is of a channel, and this query reads topic {options.topic!r}: give it a"
             " checkpointLocation of its own"
@@ -122,16 +122,16 @@ def check_checkpoint(options: Options, start: Offset) -> None:
         )
 
 
-def losses(options: Options, start: Offset, topics: Mapping[str, KeptTopic]) -> dict[str, str]:
+def losses(options: Options, start: Offset, topics: Mapping[str, RetainedTopic]) -> dict[str, str]:
     """Return what is no longer there of topics that a query has begun to read, by topic."""
     found = {}
-    for name, place in start.items():
-        topic, read = topics.get(name), place["offset"]
+    for name, reached in start.items():
+        topic, read = topics.get(name), reached["offset"]
         if not options.patterns.matches(name):
             found[name] = f"topic {name!r}, of which the query has read up to offset {read}, is not in option topic now"
         elif topic is None:
             found[name] = f"topic {name!r}, of which the query has read up to offset {read}, is gone"
-        elif topic.incarnation != place["incarnation"]:
+        elif topic.incarnation != reached["incarnation"]:
             found[name] = f"topic {name!r}, of which the query had read up to offset {read}, was deleted and made again"
         elif topic.next_offset < read:
             found[name] = f"topic {name!r} ends before offset {read}, up to which the query has read"
@@ -148,14 +148,14 @@ def lose(options: Options, said: str) -> None:
     log.warning("%s; the query goes on", said)
 
 
-def _begin(start: Offset, name: str, end: Place) -> int:
+def _begin(start: Offset, name: str, end: TopicOffset) -> int:
     """A topic that came, or was made again, after the start is read from the first message that it had then."""
     before = start.get(name)
     is_known = before is not None and before["incarnation"] == end["incarnation"]
     return before["offset"] if before is not None and is_known else end.get("first", 1)
 
 
-def _first(options: Options, hub: "MessageHub", topic: KeptTopic) -> int:
+def _first(options: Options, hub: "MessageHub", topic: RetainedTopic) -> int:
     if options.starting_at is not None:
         if options.starting_at > time.time() + AHEAD_SECONDS:
             raise BadOption("option startingTimestamp is a time that has not come yet: it is in milliseconds")
@@ -167,7 +167,7 @@ def _first(options: Options, hub: "MessageHub", topic: KeptTopic) -> int:
     return _within(topic, wanted)
 
 
-def _within(topic: KeptTopic, offset: int) -> int:
+def _within(topic: RetainedTopic, offset: int) -> int:
     if offset > topic.next_offset:
         raise BadOption(
             f"offset {offset} is beyond the end of topic {topic.name!r}, whose next message has {topic.next_offset}"
@@ -175,15 +175,15 @@ def _within(topic: KeptTopic, offset: int) -> int:
     return topic.next_offset if offset == LATEST else max(offset, 1)
 
 
-def _check_named(option: str, said: "str | dict[str, int]", topics: Mapping[str, KeptTopic]) -> None:
+def _check_named(option: str, said: "str | dict[str, int]", topics: Mapping[str, RetainedTopic]) -> None:
     unknown = sorted(set(said) - set(topics)) if isinstance(said, dict) else []
     if unknown:
         raise BadOption(f"option {option} names topic {unknown[0]!r}, which is not retained or not one of option topic")
 
 
-def check_starting(options: Options, topics: Mapping[str, KeptTopic]) -> None:
+def check_starting(options: Options, topics: Mapping[str, RetainedTopic]) -> None:
     _check_named("startingOffsets", options.starting_offsets, topics)
 
 
-def _place(topic: KeptTopic, offset: int) -> Place:
+def _topic_offset(topic: RetainedTopic, offset: int) -> TopicOffset:
     return {"incarnation": topic.incarnation, "offset": offset}

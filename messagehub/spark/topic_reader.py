@@ -199,7 +199,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dict(sorted((start | end).items()))
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802  Spark's name
-        """Shown in the query's progress, beside the offset that the query has come to."""
+        """Return the offset to show in the query's progress, beside the one that the query has reached."""
         try:
             with hub_of(self._options) as hub:
                 topics = topics_of(self._options, hub, seconds=0.0, may_be_none=True, known=self._named)

@@ -28,9 +28,9 @@ from messagehub.spark.hubs import PLANNING_SECONDS, RUNNING_SECONDS, hub_of, pat
 from messagehub.spark.options import Options
 from messagehub.spark.stream_writer import BATCH, QUERY
 from messagehub.spark.tracebacks import messages_only
-from messagehub.topics.retained.publishing import MAX_BATCH, check_kept_size, pieces
+from messagehub.topics.retained.publishing import MAX_BATCH, check_retained_size, pieces
 from registry import commands, replies
-from registry.records import KeptMessage, PayloadKind
+from registry.records import PayloadKind, RetainedMessage
 from registry.topics.patterns import check_topic
 
 if TYPE_CHECKING:
@@ -83,8 +83,8 @@ class TopicSink:
                     topics[name].publish(messages)
         return Sent(count)
 
-    def _by_topic(self, batch: pa.RecordBatch) -> dict[str, list[KeptMessage]]:
-        found: dict[str, list[KeptMessage]] = {}
+    def _by_topic(self, batch: pa.RecordBatch) -> dict[str, list[RetainedMessage]]:
+        found: dict[str, list[RetainedMessage]] = {}
         columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
         default = itertools.repeat(None)
         rows = zip(
@@ -112,14 +112,14 @@ class TopicSink:
             )
         return topic
 
-    def _message(self, topic: str, payload: Any, kind: str | None, headers: Any) -> KeptMessage:
+    def _message(self, topic: str, payload: Any, kind: str | None, headers: Any) -> RetainedMessage:
         if payload is None:
             raise UnsupportedColumn(f"a row for topic {topic!r} has no payload: its column `payload` is null")
         content = payload.encode() if isinstance(payload, str) else bytes(payload)
         said = _kind(kind) if kind else self._options.payload_kind
         if said != "bytes":
             _check_content(topic, said, content)
-        return KeptMessage(payload=content, kind=said, headers=dict(headers or ()))
+        return RetainedMessage(payload=content, kind=said, headers=dict(headers or ()))
 
 
 class _Topic:
@@ -130,11 +130,11 @@ class _Topic:
         self._name = name
         self._publisher = publisher
         self._next_number = number
-        self._recent: dict[int, KeptMessage] = {}
+        self._recent: dict[int, RetainedMessage] = {}
         """The newest messages by their numbers, as many as may have been stored at once."""
 
-    def publish(self, messages: Sequence[KeptMessage]) -> None:
-        check_kept_size(max(len(message.payload) for message in messages))
+    def publish(self, messages: Sequence[RetainedMessage]) -> None:
+        check_retained_size(max(len(message.payload) for message in messages))
         for piece in pieces(messages):
             number, self._next_number = self._next_number, self._next_number + len(piece)
             self._recent |= dict(enumerate(piece, number))
@@ -142,14 +142,14 @@ class _Topic:
                 del self._recent[old]
             self._send(piece, number)
 
-    def _send(self, piece: list[KeptMessage], number: int) -> None:
+    def _send(self, piece: list[RetainedMessage], number: int) -> None:
         """Send what the broker does not have yet of some messages that follow each other."""
         while piece:
             command = commands.PublishMessages(
                 topic=self._name, messages=piece, publisher=self._publisher, number=number
             )
             try:
-                kept = patiently(partial(self._hub.ask, command), RUNNING_SECONDS)
+                answer = patiently(partial(self._hub.ask, command), RUNNING_SECONDS)
             except InvalidRequest as refused:
                 last = refused.details.get("last_number")
                 if not isinstance(last, int) or last < number:
@@ -159,9 +159,9 @@ class _Topic:
                 stored = min(last - number + 1, len(piece))
                 piece, number = piece[stored:], number + stored
             else:
-                assert isinstance(kept, replies.MessagesKept)
-                if kept.duplicate:
-                    self._compare(number + kept.count - 1, kept.offset + kept.count - 1, kept.count)
+                assert isinstance(answer, replies.MessagesRetained)
+                if answer.duplicate:
+                    self._compare(number + answer.count - 1, answer.offset + answer.count - 1, answer.count)
                 return
 
     def _compare(self, last_number: int, last_offset: int, count: int) -> None:
@@ -189,7 +189,7 @@ class _PlainTopic:
         self._hub = hub
         self._name = name
 
-    def publish(self, messages: Sequence[KeptMessage]) -> None:
+    def publish(self, messages: Sequence[RetainedMessage]) -> None:
         for message in messages:
             payload = decode_payload(KIND_OF[message.kind], memoryview(message.payload), self._name)
             self._hub.publish(self._name, payload, headers=message.headers or None, timeout=RUNNING_SECONDS)

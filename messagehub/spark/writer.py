@@ -19,12 +19,12 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from messagehub.shm.compaction import compact_appended
-from messagehub.shm.entries import newest_table, table_details
+from messagehub.shm.channel_directory.entries import newest_table, table_details
 from messagehub.shm.errors import ShmFull
 from messagehub.shm.identity import ProcessIdentity, jvm_ancestor
-from messagehub.shm.manifests import Part
-from messagehub.shm.tables import Mode, Transaction
+from messagehub.shm.tables.compaction import compact_appended
+from messagehub.shm.tables.manifests import Part
+from messagehub.shm.tables.tables import Mode, Transaction
 from messagehub.spark.channels import newest_snapshot
 from messagehub.spark.options import Options
 from messagehub.spark.registration import check, register

@@ -66,7 +66,8 @@ class Store(Protocol):
     def write(self, rows: Sequence[Any], *, revision: int, durable: bool) -> None:
         """Write all rows in one transaction or, with an OSError or StoreError, none.
 
-        If durable, they are on disk when this returns.
+        If durable, they are on disk when this returns. A store that cannot write so much at once writes event by
+        event in order; `written` of its StoreError is the revision that it reached.
         """
 
     def trim(self, *, now: float) -> bool:

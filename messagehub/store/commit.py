@@ -1,8 +1,8 @@
 """Group commit: many batches, one transaction, in a thread of its own.
 
 Rule 1: batches are written in the order they were submitted, and `written` only ever grows.
-Rule 2: after a failed write, whatever made it fail, nothing more is written until `resume`; the caller reloads
-before that.
+Rule 2: after a failed write, whatever made it fail, nothing more is written until `resume`. What the store holds is
+loaded here (`reloaded`), as soon as it can be, and the caller goes on from that.
 Rule 3: the caller never waits here; an eventfd tells it that `written` or `failure` changed.
 Rule 4: messages that retained topics no longer need are removed between two transactions, a little at a time.
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 from messagehub.errors import StoreError
 from messagehub.runtime.supervision import Supervisor
-from messagehub.store import Store
+from messagehub.store import Saved, Store
 from registry.events import AnyEvent
 
 PROBE_SECONDS = 0.5
@@ -32,6 +32,8 @@ class GroupCommit:
         self.written = written
         self.failure: StoreError | None = None
         self.is_writable_again = False
+        self.reloaded: Saved | None = None
+        """What the store holds after a failure, until `resume`; None while the store cannot be read."""
         self.transactions = 0
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._batches: deque[tuple[list[Any], int, bool]] = deque()
@@ -62,7 +64,7 @@ class GroupCommit:
         """Go on after a failure, from what the store holds."""
         with self._changed:
             self._batches.clear()
-            self.written, self.failure = written, None
+            self.written, self.failure, self.reloaded = written, None, None
             self._changed.notify_all()
 
     def flush(self, revision: int, *, timeout: float) -> bool:
@@ -103,10 +105,10 @@ class GroupCommit:
             self.store.write(rows, revision=revision, durable=durable)
         except (StoreError, OSError) as error:
             failure = error if isinstance(error, StoreError) else StoreError(f"the store failed: {error}")
-            self._tell(self.written, failure)
+            self._fail(max(self.written, failure.written), failure)
         except Exception as defect:  # what was taken is not written, so nothing may be written after it
             log.exception("internal error while writing to the store")
-            self._tell(self.written, StoreError(f"the store failed: {defect!r}"))
+            self._fail(self.written, StoreError(f"the store failed: {defect!r}"))
         else:
             self.transactions += 1
             self._trim_at = min(self._trim_at, time.monotonic() + TRIM_SECONDS)
@@ -132,9 +134,21 @@ class GroupCommit:
             log.warning("messages that retained topics no longer need could not be removed: %s", error)  # tried again
         self._trim_at = now + (TRIM_SECONDS if has_more else IDLE_TRIM_SECONDS)
 
+    def _fail(self, written: int, failure: StoreError) -> None:
+        """Tell of a failure, with what the store holds. One that does not answer is left to the probes."""
+        self.reloaded = None
+        if failure.has_answered:
+            try:
+                self.reloaded = self.store.load()
+            except (StoreError, OSError) as error:
+                log.warning("the store cannot be read either, and is tried again: %s", error)
+        self._tell(written, failure)
+
     def _probe(self) -> None:
         try:
             self.store.probe()
+            if self.reloaded is None:
+                self.reloaded = self.store.load()
         except (StoreError, OSError):
             return  # still failing; the next probe comes in PROBE_SECONDS
         self.is_writable_again = True

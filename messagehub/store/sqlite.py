@@ -1,6 +1,7 @@
 """A store in SQLite, in WAL mode. It is the default of a broker with a directory.
 
-Rule 1: a file that is not ours, is damaged, or was made by a newer version is refused and never written to.
+Rule 1: a file that is not ours, is damaged, or was made by a newer version is refused and never written to. One that
+was made by an earlier version is brought to this one's format (`sqlite_migrations`).
 Rule 2: a durable transaction is synced before `write` returns (synchronous=FULL); others only reach the kernel
 (NORMAL), which survives kill -9 of the broker but not a power cut.
 """
@@ -18,13 +19,13 @@ import msgspec
 from messagehub.errors import StoreError
 from messagehub.security.private_files import user_name
 from messagehub.store import Saved, sqlite_positions, sqlite_topics
+from messagehub.store.sqlite_migrations import FORMAT, TABLES_OF_2, copies, migrate, sync_directory
 from registry import events
 from registry.channels.state import restored
 from registry.events import AnyEvent
 from registry.records import Channel, Consumer, Mode, Producer, SchemaConfig, SchemaVersion, Table
 
 APPLICATION_ID = 0x4D484231  # "MHB1"
-FORMAT = 1
 BUSY_TIMEOUT_SECONDS = 5.0
 PROBE_BYTES = 128 << 10
 """More than SQLite needs to open a database that is in order."""
@@ -41,9 +42,6 @@ CREATE TABLE schemas (subject TEXT, version INTEGER, record TEXT NOT NULL, PRIMA
 CREATE TABLE schema_settings (kind TEXT, subject TEXT, record TEXT NOT NULL, PRIMARY KEY (kind, subject))
     WITHOUT ROWID;
 INSERT INTO meta VALUES ('revision', 0), ('probe', 0), ('last_schema_id', 0);
-"""
-_LATER_TABLES = """
-CREATE TABLE IF NOT EXISTS committed_tables (channel TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
 """
 _PUT_CHANNEL = "INSERT OR REPLACE INTO channels VALUES (?, ?)"
 _PUT_PRODUCER = "INSERT OR REPLACE INTO producers VALUES (?, ?, ?)"
@@ -74,11 +72,15 @@ _producer_decoder: msgspec.json.Decoder[Producer] = msgspec.json.Decoder(Produce
 _consumer_decoder: msgspec.json.Decoder[Consumer] = msgspec.json.Decoder(Consumer)
 _table_decoder: msgspec.json.Decoder[Table] = msgspec.json.Decoder(Table)
 _schema_decoder: msgspec.json.Decoder[SchemaVersion] = msgspec.json.Decoder(SchemaVersion)
+_config_decoder: msgspec.json.Decoder[SchemaConfig] = msgspec.json.Decoder(SchemaConfig)
+_mode_decoder: msgspec.json.Decoder[Mode] = msgspec.json.Decoder(Mode)
 
 
 class SQLiteStore:
-    def __init__(self, path: Path, *, sync: str = "full") -> None:
+    def __init__(self, path: Path, *, sync: str = "full", keeps_copy: bool = True) -> None:
+        """`keeps_copy`: before the database is brought to a newer format. Without that it is a copy itself."""
         self._path = path
+        self._keeps_copy = keeps_copy
         self._durable_mode = "FULL" if sync == "full" else "OFF"
         self._plain_mode = "NORMAL" if sync == "full" else "OFF"
         self._mode = ""
@@ -150,8 +152,11 @@ class SQLiteStore:
         if not _has_content(self._path):
             _create(self._path)
         connection = _connect(self._path)
-        # A database from before retained topics, or before registered tables, lacks them.
-        connection.executescript(f"BEGIN; {sqlite_topics.TABLES} {sqlite_positions.TABLES} {_LATER_TABLES} COMMIT;")
+        try:
+            migrate(self._path, connection, keeps_copy=self._keeps_copy)
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
 
@@ -164,22 +169,13 @@ def _create(path: Path) -> None:
     connection = _connect(unfinished)
     try:
         connection.executescript(
-            f"BEGIN; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT}; {_TABLES} COMMIT;"
-            "PRAGMA journal_mode = WAL;"
+            f"BEGIN; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT}; {_TABLES} {TABLES_OF_2}"
+            "COMMIT; PRAGMA journal_mode = WAL;"
         )
     finally:
         connection.close()
     os.rename(unfinished, path)
     sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Sync a directory, so that the names in it are on disk."""
-    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -216,8 +212,11 @@ def check_database(path: Path) -> None:
     if application != APPLICATION_ID:
         raise StoreError(f"{path} is a database of another program: {advice}", path=str(path))
     if version > FORMAT:
+        kept = copies(path)
+        back = f" (to go back: messagehub restore {kept[-1]}, which is as it was before the newer one)" if kept else ""
         raise StoreError(
-            f"{path} has format {version}, made by a newer MessageHub; this one knows up to {FORMAT}: {advice}",
+            f"{path} has format {version}, made by a newer MessageHub; this one knows up to {FORMAT}: start the newer"
+            f" one{back}; {advice}",
             path=str(path),
         )
 
@@ -283,8 +282,8 @@ def _load(connection: sqlite3.Connection) -> Saved:
         schemas,
         meta["revision"],
         meta["last_schema_id"],
-        {subject: msgspec.json.decode(record, type=SchemaConfig) for subject, record in settings["config"].items()},
-        {subject: msgspec.json.decode(record, type=Mode) for subject, record in settings["mode"].items()},
+        {subject: _config_decoder.decode(record) for subject, record in settings["config"].items()},
+        {subject: _mode_decoder.decode(record) for subject, record in settings["mode"].items()},
         topics,
         positions,
     )

@@ -15,7 +15,8 @@ from pathlib import Path
 import msgspec
 
 from messagehub.errors import StoreError
-from messagehub.store.sqlite import SQLiteStore, check_database, sync_directory
+from messagehub.store.sqlite import SQLiteStore, check_database
+from messagehub.store.sqlite_migrations import sync_directory
 
 PAGES_AT_ONCE = 1024
 
@@ -124,7 +125,7 @@ def _checked(unfinished: Path) -> dict[str, int]:
         found = copied.execute("PRAGMA quick_check").fetchone()[0]
     if found != "ok":
         raise sqlite3.DatabaseError(f"the copy is damaged: {found}")
-    store = SQLiteStore(unfinished, sync="off")
+    store = SQLiteStore(unfinished, sync="off", keeps_copy=False)
     try:
         saved = store.load()
     finally:

@@ -16,7 +16,7 @@ from typing import Protocol, cast
 from messagehub.errors import HubError
 from messagehub.runtime.callbacks import awaited, check_callback, is_async
 from messagehub.runtime.event_loop import running_loop
-from messagehub.runtime.supervision import keep_turning
+from messagehub.runtime.supervision import PAUSE_FIRST_SECONDS, PAUSE_MAX_SECONDS, keep_turning
 from messagehub.topics.messages import Message
 
 log = logging.getLogger("messagehub.topics")
@@ -124,23 +124,33 @@ class CallbackCalls:
             runner.close()
 
     async def _await_calls(self) -> None:
+        pause = PAUSE_FIRST_SECONDS
         try:
-            async for message in self._messages:
-                if self._is_stopped:
-                    self._on_discarded()
-                    continue
+            while not self._is_stopped:
                 try:
-                    await cast("Awaitable[object]", self._callback(message))
-                except BaseException as error:
-                    if isinstance(error, asyncio.CancelledError) and _is_cancelled():
-                        raise  # this task, and not only something that the callback awaited
-                    self._on_failed(message)
-                    log.exception("the callback of %r failed at %r", self._messages.pattern, message)
-        except HubError as ended:
-            log.warning("%s", ended.message)
+                    return await self._await_each()
+                except HubError as ended:
+                    return log.warning("%s", ended.message)
+                except Exception:  # a defect of ours in the reading: the next message may be read
+                    log.exception("reading for the callback of %r failed, and goes on", self._messages.pattern)
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, PAUSE_MAX_SECONDS)
         except asyncio.CancelledError:
             self._on_loop_ended()
             raise
+
+    async def _await_each(self) -> None:
+        async for message in self._messages:
+            if self._is_stopped:
+                self._on_discarded()
+                continue
+            try:
+                await cast("Awaitable[object]", self._callback(message))
+            except BaseException as error:
+                if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                    raise  # this task, and not only something that the callback awaited
+                self._on_failed(message)
+                log.exception("the callback of %r failed at %r", self._messages.pattern, message)
 
 
 def _is_cancelled() -> bool:

@@ -1,8 +1,9 @@
-"""The methods of a hub that read topics: `subscribe`, its twin to await, and `topics`."""
+"""The methods of a hub that read topics: `subscribe`, its asynchronous form, and `topics`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from messagehub.display.listing import Listing
 from messagehub.runtime.background import BackgroundThreads, awaitable
 from messagehub.runtime.callbacks import check_callback
 from messagehub.topics.callbacks import Callback
@@ -10,7 +11,7 @@ from messagehub.topics.retained.durable_subscriptions import Ack, durable_option
 from messagehub.topics.retained.positions import Since
 from messagehub.topics.subscriptions import Overflow, Subscription
 from messagehub.topics.topics import Topics
-from registry.records import RetainedTopic
+from registry.records import PlainTopic, RetainedTopic
 
 
 class TopicCalls:
@@ -98,4 +99,12 @@ class TopicCalls:
 
     def topics(self, pattern: str = ">", *, timeout: float | None = None) -> list[RetainedTopic]:
         """Return the retained topics that match."""
-        return self._topics.retained(pattern, timeout=self._limit(timeout))
+        return Listing(self._topics.retained(pattern, timeout=self._limit(timeout)))
+
+    def plain_topics(self, pattern: str = ">", *, timeout: float | None = None) -> list[PlainTopic]:
+        """Return the topics that match, are not retained and were published to in the last ten minutes.
+
+        The broker does not see their messages: publishers tell it, when they begin and every five seconds while they
+        publish. Of more than 1,000 topics those that were published to last are returned, by name.
+        """
+        return Listing(self._topics.plain(pattern, timeout=self._limit(timeout)))

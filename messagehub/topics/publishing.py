@@ -21,7 +21,7 @@ from messagehub.payloads.arrow_values import PLAIN_TYPES, as_arrow
 from messagehub.payloads.blocks import MessageBlocks, is_large
 from messagehub.payloads.encoding import arrow_kind, check_size, encode_headers, encode_payload
 from messagehub.protocol.topic_frames import IN_BLOCK, NAME_OF, PUBLISHER_BYTES, REST, frames_of
-from messagehub.shm.location import directory_of
+from messagehub.shm.channel_directory.location import directory_of
 from messagehub.topics.retained.following import RetainedFollower
 from messagehub.topics.retained.publishing import RetainedPublisher, check_retained_size, pieces
 from messagehub.topics.routes import TopicRoutes
@@ -107,7 +107,7 @@ class TopicPublisher:
                 return self._publish_retained(numbered, numbered.retained, [message], remaining)
         check_size(len(head) + len(body))
         if not self._sending.acquire(timeout=max(began_at + timeout - time.monotonic(), 0.0)):
-            raise SendTimeout(f"others were publishing for {timeout} s")
+            raise SendTimeout(f"other threads were publishing for {timeout} s")
         try:
             known = self._numbered_locally if local else self._numbered
             numbered = known.get(topic) or self._new_topic(topic, known)
@@ -155,7 +155,7 @@ class TopicPublisher:
         numbered = self._numbered.get(topic) or self._new_topic(topic, self._numbered)
         asked_at = time.monotonic()
         try:
-            is_retained = bool(self._follower.topics([topic], timeout=timeout))
+            is_retained = bool(self._follower.topics([topic], timeout=timeout, publisher=self._publisher.hex()))
         except BrokerUnavailable as missing:
             if numbered.retained is not None:
                 return numbered  # it waits for the broker to come back

@@ -1,20 +1,21 @@
 """The two SUB sockets of a client, for plain and for retained topics, and the thread that receives from them.
 
-Rule 1: the sockets belong to whoever holds `_owner`. A reader whose messages come in quick succession receives by
-itself, which saves it a thread switch for each; the thread keeps out of the way for a moment, and takes over again when
-no reader receives. No reader does while another one waits, who would have to wait for that moment too.
+Rule 1: the sockets belong to whoever holds `_owner`. A reader whose messages come in quick succession takes them over
+from the thread and receives by itself, which saves it a thread switch for each. The thread leaves them to readers for a
+moment, and goes on when none receives. No reader does while another one waits, who would wait for that moment too.
 """
 
 import logging
-import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import zmq
 
 from messagehub.protocol.topic_frames import GROUP
+from messagehub.runtime.handover_lock import HandoverLock
 from messagehub.runtime.supervision import keep_turning
 from messagehub.topics.routes import TopicRoutes
 from registry.topics.patterns import END
@@ -56,16 +57,14 @@ class TopicReceiver:
         self._echoes: dict[bytes, Callable[[], None]] = {}
         self._echoes_heard: dict[bytes, zmq.Socket[bytes]] = {}
         self._is_closed = False
-        self._lock = threading.Lock()  # the fd is written only while it is ours
-        self._owner = threading.Lock()
+        self._owner = HandoverLock()
         self._is_driven = False
         self._driven_at = 0.0
-        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._plain, self._retained = (self._open(context, endpoint, secure) for endpoint in endpoints)
         self._poller = zmq.Poller()
         self._poller.register(self._plain, zmq.POLLIN)
         self._poller.register(self._retained, zmq.POLLIN)
-        self._poller.register(self._wake_fd, zmq.POLLIN)
+        self._poller.register(self._owner.open(), zmq.POLLIN)
         self._thread = threading.Thread(target=self._run, name="messagehub-topics", daemon=True)
         self._thread.start()
 
@@ -98,10 +97,8 @@ class TopicReceiver:
         self._order(reconnect)
 
     def close(self) -> None:
-        with self._lock:
-            if not self._is_closed:
-                self._is_closed = True
-                os.eventfd_write(self._wake_fd, 1)
+        self._is_closed = True
+        self._owner.interrupt()
         if self._thread is not threading.current_thread():
             self._thread.join(CLOSE_SECONDS)
 
@@ -122,35 +119,26 @@ class TopicReceiver:
                 socket.setsockopt(option, prefix)
 
     def _order(self, order: Callable[[], None]) -> None:
-        with self._lock:
-            if not self._is_closed:
-                self._orders.append(order)
-                os.eventfd_write(self._wake_fd, 1)
+        if not self._is_closed:
+            self._orders.append(order)
+            self._owner.interrupt()
 
     def drive(self, is_done: Callable[[], bool], seconds: float, burst: int) -> bool:
         """Receive in the caller's thread until `is_done`.
 
         Return False if another thread receives, or if nothing came in time.
         """
-        if not self._owner.acquire(blocking=False):
+        if not self._owner.acquire_if_free():
             if self._is_driven:
                 return False
-            self._driven_at = time.monotonic()
-            with self._lock:
-                if self._is_closed:
-                    return False
-                os.eventfd_write(self._wake_fd, 1)  # the thread leaves its poll, and keeps out of the way
-            if not self._owner.acquire(timeout=YIELD_SECONDS):
+            self._driven_at = time.monotonic()  # so that the thread does not go on at once
+            if not self._owner.take_over(YIELD_SECONDS):
                 return False
         has_come = False
         try:
             self._is_driven = True
-            deadline = time.monotonic() + seconds
-            while not self._is_closed and not (has_come := is_done()):
-                remaining = deadline - time.monotonic()
-                if remaining <= 0:
-                    break
-                self._turn(int(remaining * 1000) + 1, burst)
+            if not self._is_closed:
+                has_come = self._owner.drive(is_done, partial(self._turn, burst), time.monotonic() + seconds)
         except Exception:  # the reader has nothing to do with it: it waits, and the thread receives
             log.exception("a reader could not receive by itself")
             self._on_defect()
@@ -172,30 +160,36 @@ class TopicReceiver:
                 on_defect=self._on_defect,
             )
         finally:
-            with self._owner, self._lock:
-                self._is_closed = True
-                self._plain.close(0)
-                self._retained.close(0)
-                os.close(self._wake_fd)
+            self._owner.take_over()
+            self._is_closed = True
+            self._plain.close(0)
+            self._retained.close(0)
+            self._owner.close()
+            self._owner.release()
 
     def _drive_alone(self) -> None:
         while self._is_driven or time.monotonic() - self._driven_at < PARK_SECONDS:
             time.sleep(PARK_SECONDS / 2)
-        with self._owner:
-            self._turn(None, BURST)
+        self._owner.acquire()
+        try:
+            self._turn(BURST)
+        finally:
+            self._owner.release()
 
     # -- by the owner --------------------------------------------------------------------------------------
 
-    def _turn(self, wait_ms: int | None, burst: int) -> None:
-        """Wait until a socket is readable or an order is given, and handle it."""
-        for ready, _ in self._poller.poll(wait_ms):
+    def _turn(self, burst: int, deadline: float | None = None) -> None:
+        """Do what was ordered, and wait until a socket is readable or something else is ordered."""
+        while self._orders:
+            self._orders.popleft()()
+        if self._is_closed:  # another holder may have used up the interrupt
+            return
+        for ready, _ in self._poller.poll(None if deadline is None else _milliseconds_to(deadline)):
             if ready is self._plain or ready is self._retained:
                 self._receive(ready, burst)
                 self._routes.wake()
             else:
-                os.eventfd_read(self._wake_fd)
-                while self._orders:
-                    self._orders.popleft()()
+                self._owner.clear()
 
     def _receive(self, socket: zmq.Socket[bytes], burst: int) -> None:
         recv, get, deliver = socket.recv, socket.get, self._routes.deliver
@@ -224,3 +218,8 @@ class TopicReceiver:
             on_heard = self._echoes.pop(echo, None)
             if on_heard is not None:  # it was not forgotten this very moment
                 on_heard()
+
+
+def _milliseconds_to(deadline: float) -> int:
+    remaining = deadline - time.monotonic()
+    return int(remaining * 1000) + 1 if remaining > 0 else 0

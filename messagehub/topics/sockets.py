@@ -28,7 +28,7 @@ from registry import commands, replies
 from registry.topics.patterns import END
 
 TOPIC_FILES = 12
-"""So many the sockets of topics take at most, with libzmq's own threads."""
+"""How many descriptors the sockets of topics take at most, with libzmq's own threads."""
 ECHO_FIRST_SECONDS, ECHO_MAX_SECONDS = 0.002, 0.05
 
 

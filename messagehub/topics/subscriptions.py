@@ -39,7 +39,7 @@ BUFFER = 65_536
 BUFFER_BYTES = 64 * 2**20
 Overflow = Literal["drop_oldest", "drop_newest", "disconnect", "block"]
 Drive = Callable[[Callable[[], bool], float, int], bool]
-"""Receive in the caller's thread until that is true, so many seconds at most, so many messages at once."""
+"""Receive in the caller's thread until the condition holds: (condition, seconds at most, messages at once)."""
 
 
 class Subscription(ClosedWhenForgotten):

@@ -1,4 +1,4 @@
-"""One topic as an object: keep it, publish to it, read it, delete it. Each call has a twin to be awaited."""
+"""One topic as an object: keep it, publish to it, read it, delete it. Each call has an asynchronous form."""
 
 import datetime
 import operator
@@ -66,7 +66,7 @@ class Topic:
     describe_async = awaitable(describe)
 
     def delete(self, *, timeout: float | None = None) -> None:
-        """Make it a plain topic and delete what is stored. Who reads just this topic gets TopicNotFound."""
+        """Make it a plain topic and delete what is stored. Subscribers of just this topic get TopicNotFound."""
         self._ask(commands.DeleteTopic(topic=self.name), timeout)
 
     delete_async = awaitable(delete)
@@ -130,7 +130,7 @@ class Topic:
     positions_async = awaitable(positions)
 
     def position(self, durable: str, *, timeout: float | None = None) -> replies.PositionDescription:
-        """How far a durable name is, and who reads under it now; PositionNotFound where there is none."""
+        """Return how far a durable name has read, and its readers. Raise PositionNotFound if there is none."""
         reply = self._ask(commands.DescribePosition(topic=self.name, position=durable), timeout)
         assert isinstance(reply, replies.PositionDescription)
         return reply
@@ -149,7 +149,7 @@ class Topic:
     reset_position_async = awaitable(reset_position)
 
     def delete_position(self, durable: str, *, timeout: float | None = None) -> None:
-        """Forget a durable name; who reads under it is told (PositionNotFound)."""
+        """Delete a durable name. Its readers get PositionNotFound."""
         self._ask(commands.DeletePosition(topic=self.name, position=durable), timeout)
 
     delete_position_async = awaitable(delete_position)

@@ -30,7 +30,7 @@ from messagehub.topics.routes import TopicRoutes
 from messagehub.topics.sockets import TopicSockets, without_broker
 from messagehub.topics.subscriptions import BUFFER_BYTES, Overflow, Subscription
 from registry import commands, names, replies
-from registry.records import RetainedTopic, TopicPosition
+from registry.records import PlainTopic, RetainedTopic, TopicPosition
 from registry.topics.patterns import Pattern, Patterns
 
 
@@ -253,6 +253,12 @@ class Topics:
             return self._follower.topics([pattern], timeout=timeout)
         except BrokerUnavailable as missing:
             raise without_broker(missing) from missing
+
+    def plain(self, pattern: str, *, timeout: float) -> list[PlainTopic]:
+        Pattern(pattern)
+        reply = self._sockets.ask(commands.ListTopics(pattern=pattern, limit=1, plain=True), timeout=timeout)
+        assert isinstance(reply, replies.TopicList)
+        return reply.plain or []
 
     def report(self) -> dict[str, int]:
         """Return what `hub.metrics()` says of topics.

@@ -29,7 +29,8 @@ class ConsumerDecisions:
     def register(self, command: commands.RegisterConsumer, now: float, result: CheckResult | None) -> replies.Reply:
         if command.group is not None and not command.required:
             name = names.check_channel(names.logical(command.channel))
-            _consumer(command, name)  # refuses a wrong name before anything is made
+            consumer = _consumer(command, name)  # refuses a wrong name before anything is made
+            self._members.check_evicted(Member("consumer", name, consumer.consumer_id), consumer.lease, now)
             self._log.create_if_missing(name, now, priority=command.priority)
         channel = self._log.channel(command.channel)
         consumer = _consumer(command, channel.name)
@@ -43,6 +44,8 @@ class ConsumerDecisions:
             differences = self.obstacles(channel, consumer.expected_schema_hash, result)
             if differences:
                 check_schema(channel, consumer.expected_schema_hash, "the consumer expects", differences)
+        member = Member("consumer", channel.name, consumer.consumer_id)
+        self._members.check_evicted(member, consumer.lease, now)
         replaced = check_consumer(channel, consumer, self._log.leases)
 
         present = channel.consumers.get(consumer.consumer_id)

@@ -4,17 +4,24 @@ Rule 1: a producer or consumer exists in its channel's record and in its lease, 
 Rule 2: workers and subscribers are members of a lease too, and no store knows of them: their own parts are told when
 they stall, recover or end.
 Rule 3: a sign of life of one member is one of its whole process.
+Rule 4: a member that was evicted is refused under the same name and lease for one term, so that a process that has not
+heard of it yet does not bring it back. It may come as another member, and anybody else may take its name.
 """
 
 from collections.abc import Callable, Iterable
+from typing import Literal
 
-from registry import events
+from registry import commands, events, replies
 from registry.channels.leases import Lease, Member
 from registry.channels.notices import notice
+from registry.errors import Evicted, InvalidRequest, NotRegistered
 from registry.event_log import EventLog
-from registry.records import Channel
+from registry.records import Channel, Consumer, Producer
+from registry.schemas.checks import CheckResult
 from registry.services.workers import ServiceDecisions
 from registry.topics.subscribers import Subscribers
+
+MAX_EVICTED = 10_000
 
 
 class Members:
@@ -22,12 +29,16 @@ class Members:
         self.services = ServiceDecisions(log.leases, lease_seconds=lease_seconds)
         self.subscribers = Subscribers(log.leases, lease_seconds=lease_seconds, release=log.positions.release)
         self._log = log
+        self._lease_seconds = lease_seconds
+        self._evicted: dict[tuple[Member, str], float] = {}
+        """Until when somebody is refused, the first to be forgotten first."""
 
     def take_over_unstored(self, before: "Members", *, now: float) -> None:
         """Take over the workers and subscribers of the registry before, since the store knows nothing of them."""
         before.services.move(self._log.leases, now=now)
         before.subscribers.move(self._log.leases, self._log.positions.release, now=now)
         self.services, self.subscribers = before.services, before.subscribers
+        self._evicted = before._evicted
 
     def renew(self, lease_id: str, member: Member, now: float) -> None:
         """Attach a member that has registered to its lease."""
@@ -52,13 +63,62 @@ class Members:
         else:
             event = events.ConsumerUnregistered(channel=member.channel, consumer_id=member.member_id, reason=reason)
         self._log.emit(event, now)
-        if reason == "replaced":
+        if reason in ("replaced", "evicted"):
             self._log.leases.tell(lease_id, notice(event), now=now)
 
     def remove(self, member: Member, reason: events.Reason, now: float) -> None:
         """Unregister, and let an undeclared channel end with its last member."""
         self.unregister(member, reason, now)
         self._log.end_if_empty(member.channel, now)
+
+    def evict(self, command: commands.EvictMember, now: float, _: CheckResult | None) -> replies.Reply:
+        channel = self._log.channel(command.channel)
+        found: list[Producer | Consumer] = []
+        if command.role != "consumer" and command.member_id in channel.producers:
+            found.append(channel.producers[command.member_id])
+        if command.role != "producer" and command.member_id in channel.consumers:
+            found.append(channel.consumers[command.member_id])
+        if not found:
+            raise NotRegistered(
+                f"{command.role or 'member'} {command.member_id!r} is not registered on channel {channel.name!r}",
+                channel=channel.name,
+                member_id=command.member_id,
+            )
+        if len(found) > 1:
+            said = (
+                f"{command.member_id!r} is a producer and a consumer of channel {channel.name!r}: say which with role"
+            )
+            raise InvalidRequest(said, field="role")
+        record = found[0]
+        role: Literal["producer", "consumer"] = "producer" if isinstance(record, Producer) else "consumer"
+        member = Member(role, channel.name, command.member_id)
+        self._evicted.pop((member, record.lease), None)
+        self._evicted[member, record.lease] = now + self._lease_seconds
+        if len(self._evicted) > MAX_EVICTED:
+            del self._evicted[next(iter(self._evicted))]
+        self.remove(member, "evicted", now)
+        return replies.MemberEvicted(
+            channel=channel.name,
+            member_id=command.member_id,
+            role=role,
+            host=record.host,
+            pid=record.pid,
+            revision=self._log.revision,
+        )
+
+    def check_evicted(self, member: Member, lease_id: str, now: float) -> None:
+        """Refuse a member that was evicted less than a term ago."""
+        while self._evicted and (until := next(iter(self._evicted.values()))) <= now:
+            del self._evicted[next(iter(self._evicted))]
+        if not self._evicted or (until := self._evicted.get((member, lease_id), 0.0)) <= now:
+            return
+        raise Evicted(
+            f"{member.kind} {member.member_id!r} of channel {member.channel!r} was evicted by an operator, and is"
+            f" refused for {until - now:.0f} s more",
+            channel=member.channel,
+            member_id=member.member_id,
+            seconds=round(until - now, 3),
+        )
 
     def end(self, member: Member, reason: events.Reason, now: float) -> None:
         """Remove a member of any kind; one that is not registered any more is passed over."""

@@ -1,6 +1,6 @@
 """Notices: what a process hears of its channels with its next heartbeat.
 
-Every other member of the channel is told of an event, and a process is told when it was replaced.
+Every other member of the channel is told of an event, and a process is told when it was replaced or evicted.
 Notices are bounded and may be lost with a reply; events are the reliable way to hear.
 """
 

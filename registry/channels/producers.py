@@ -31,6 +31,7 @@ class ProducerDecisions:
         name = names.check_channel(command.channel)
         channel = log.channels.get(name)
         producer = self._candidate(command, name)
+        self._members.check_evicted(Member("producer", name, producer.producer_id), producer.lease, now)
         version = self._schemas.plan(command, result)
         if version is not None:
             producer.schema, producer.schema_id = "verified", version[0].schema_id

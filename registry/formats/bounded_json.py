@@ -11,7 +11,7 @@ MAX_NESTING = 192
 
 
 def decode(text: str) -> Any:
-    """The JSON value of the text, nested at most MAX_NESTING levels deep."""
+    """Return the JSON value of the text, nested at most MAX_NESTING levels deep."""
     try:
         data = text.encode()
     except UnicodeEncodeError as error:

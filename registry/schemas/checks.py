@@ -70,7 +70,7 @@ class CheckResult(Struct, kw_only=True, frozen=True):
     schema_hash: str = ""
     differences: list[VersionDifferences] = field(default_factory=list)
     broken: dict[str, bool] = field(default_factory=dict)
-    """By role and hash, whether who is attached would break; what takes too much to check is left out."""
+    """Return, by role and hash, whether attached members would break. What takes too much to check is left out."""
     refusal: str | None = None
     is_budget: bool = False
     is_large: bool = False

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta, Struct, field
 
+from registry.decoding import decodable
 from registry.errors import InvalidRuleSet
 
 Migration = Literal["UPGRADE", "DOWNGRADE", "UPDOWN"]
@@ -32,6 +33,7 @@ class SchemaRule(Struct, rename="camel"):
     disabled: bool | None = None
 
 
+@decodable
 class RuleSet(Struct, rename="camel", forbid_unknown_fields=True):
     migration_rules: list[SchemaRule] | None = field(default_factory=list)
     domain_rules: list[SchemaRule] | None = field(default_factory=list)

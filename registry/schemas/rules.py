@@ -300,7 +300,10 @@ class SchemaRules:
     def _matching(
         self, command: commands.LookUpSchema, schema_hash: str, versions: list[SchemaVersion]
     ) -> SchemaVersion | None:
-        """The newest with this content. Metadata and rules must be the same if any are given; none are best if not."""
+        """Return the newest version with this content.
+
+        Metadata and rules must be the same if any are given. If none are, a version without any is preferred.
+        """
         wanted = (command.schema_type, schema_hash, self._pinned(command))
         found = [v for v in reversed(versions) if (v.schema_type, v.schema_hash, v.references) == wanted]
         exact = [v for v in found if (v.metadata, v.rule_set) == (command.metadata, command.rule_set)]

@@ -37,7 +37,7 @@ from registry.errors import (
     ServiceNotFound,
 )
 from registry.events import ServiceChanged
-from registry.records import MemberStatus, Service, Strategy, Worker
+from registry.records import MailboxState, MemberStatus, Service, Strategy, Worker
 from registry.services.dead_letters import DeadLetters
 
 MOST_ADDRESSES = 20_000
@@ -68,6 +68,7 @@ class ServiceDecisions:
         self._lease_seconds = lease_seconds
         self._services: dict[str, Service] = {}
         self._workers: dict[str, Worker] = {}
+        self._mailboxes: dict[str, MailboxState] = {}  # by worker, as of its last heartbeat
         self._turns: dict[str, int] = {}
         self._names = SortedNames(self._services)
         self._happened: list[ServiceChanged] = []
@@ -75,6 +76,10 @@ class ServiceDecisions:
     @property
     def worker_count(self) -> int:
         return len(self._workers)
+
+    @property
+    def address_count(self) -> int:
+        return len(self._services)
 
     def decide(self, command: commands.Command, now: float) -> replies.Reply:
         return SERVICE_COMMANDS[type(command)](self, command, now)
@@ -100,6 +105,13 @@ class ServiceDecisions:
             leases.attach(worker.lease, _member(worker), now=now)
             leases.hold(worker.lease, is_held=before is not None and before.is_held)
         self._leases = leases
+
+    def note_mailboxes(self, lease: str, mailboxes: dict[str, MailboxState]) -> None:
+        """Take over what a process says of the mailboxes of its workers."""
+        for worker_id, state in mailboxes.items():
+            worker = self._workers.get(worker_id)
+            if worker is not None and worker.lease == lease:
+                self._mailboxes[worker_id] = state
 
     # -- commands ------------------------------------------------------------------------------------------
 
@@ -161,7 +173,7 @@ class ServiceDecisions:
     def list_services(self, command: commands.ListServices, now: float) -> replies.Reply:  # noqa: ARG002
         page, following = self._names.page(prefix=command.prefix, after=command.after, limit=command.limit)
         found = [self._services[address] for address in page]
-        listed = [_summary(service) for service in found if command.prefix or not _is_implied(service)]
+        listed = [_summary(service, self._mailboxes) for service in found if command.prefix or not _is_implied(service)]
         return replies.ServiceList(services=listed, next=following, revision=self.revision)
 
     def remove_pool(self, command: commands.RemovePool, now: float) -> replies.Reply:
@@ -186,7 +198,7 @@ class ServiceDecisions:
         removed = self.letters.remove(set(command.numbers))
         return replies.DeadLettersRemoved(removed=removed, kept=len(self.letters))
 
-    # -- what leases and sight say -------------------------------------------------------------------------
+    # -- what leases and the host watcher say -------------------------------------------------------------------------
 
     def ended(self, worker_id: str, now: float) -> None:
         """End a worker whose process is gone or was silent for too long. One that is not registered is passed over."""
@@ -254,6 +266,7 @@ class ServiceDecisions:
 
     def _remove(self, worker: Worker, now: float) -> None:
         del self._workers[worker.worker_id]
+        self._mailboxes.pop(worker.worker_id, None)
         self._leases.detach(worker.lease, _member(worker), now=now)
         for address in (worker.address, f"id:{worker.worker_id}"):
             service = self._services.get(address)
@@ -314,7 +327,7 @@ def _says_the_same(present: Worker, candidate: Worker) -> bool:
     return replace(candidate, **{name: getattr(present, name) for name in _BY_REGISTRY}) == present
 
 
-def _summary(service: Service) -> replies.ServiceSummary:
+def _summary(service: Service, mailboxes: dict[str, MailboxState]) -> replies.ServiceSummary:
     return replies.ServiceSummary(
         address=service.address,
         strategy=service.strategy,
@@ -326,6 +339,7 @@ def _summary(service: Service) -> replies.ServiceSummary:
                 host=worker.host,
                 pid=worker.pid,
                 registered_at=worker.registered_at,
+                mailbox=mailboxes.get(worker.worker_id),
             )
             for worker in service.workers
         ],

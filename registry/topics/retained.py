@@ -39,6 +39,10 @@ class TopicCatalog:
         self._publishers: dict[str, dict[str, LastBatch]] = {}
         self._names = SortedNames(self._topics)
 
+    @property
+    def count(self) -> int:
+        return len(self._topics)
+
     def get(self, name: str) -> RetainedTopic:
         found = self._topics.get(name)
         if found is None:

@@ -27,7 +27,10 @@ MOST_MEMBERS = 256
 
 
 class Mark(NamedTuple):
-    """What is sent to the members. Without members a share is proposed, and `gone` were of the one in force."""
+    """A change of shares as the members of a group are told of it.
+
+    Without `members` the next share is only proposed, and `gone` lists those who left the one in force.
+    """
 
     group: str
     epoch: int

@@ -132,7 +132,7 @@ class Subscribers:
             for one in self.of("position", name, [topic])
         ]
 
-    # -- what leases and sight say -------------------------------------------------------------------------
+    # -- what leases and the host watcher say -------------------------------------------------------------------------
 
     def ended(self, member_id: str, now: float) -> None:
         """End a subscriber whose process is gone or was silent for too long.

@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 from messagehub.errors import ConfigurationError, StoreError
-from messagehub.security.audit import KEPT_FILES, AuditLog
+from messagehub.security.audit import ROTATED_FILES, AuditLog
 from messagehub.security.credentials import AccessFile, KeyPair, allow_key, allow_token, revoke
 from messagehub.security.private_files import private_directory
 from messagehub.store.memory import MemoryStore
@@ -53,7 +53,7 @@ def test_the_audit_log_is_rotated_by_size_and_bounded(tmp_path: Path) -> None:
         log.write("changed", "key:a", number=number, absent=None)
     log.close()
     files = sorted(tmp_path.iterdir())
-    assert len(files) == KEPT_FILES + 1
+    assert len(files) == ROTATED_FILES + 1
     assert all(file.stat().st_size <= 1000 and stat.S_IMODE(file.stat().st_mode) == 0o600 for file in files)
     kept = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     assert max(entry["number"] for entry in kept) == 199

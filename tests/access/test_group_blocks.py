@@ -24,10 +24,10 @@ from messagehub.cli import app
 from messagehub.cli.doctor import doctor
 from messagehub.errors import ConfigurationError
 from messagehub.settings import Settings
-from messagehub.shm.cleaning import clean
+from messagehub.shm.channel_directory.cleaning import clean
+from messagehub.shm.channel_directory.location import directory_of, shared_with
 from messagehub.shm.errors import NotInGroup, RingFull
-from messagehub.shm.location import directory_of, shared_with
-from messagehub.shm.ring import describe
+from messagehub.shm.rings.ring import describe
 from tests.conftest import QUICK
 from tests.integration.harness import PATIENCE_SECONDS, Served, checked_broker, eventually
 from tests.shm.children import die_with_parent, fork, wait

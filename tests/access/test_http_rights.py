@@ -25,6 +25,7 @@ ENDPOINTS = [*confluent_paths.ENDPOINTS, *api.ENDPOINTS]
 GUARDED = [endpoint for endpoint in ENDPOINTS if endpoint.role is not None]
 SCHEMA = {"schema": '{"type": "object"}', "schemaType": "JSON"}
 BODIES: dict[str, Any] = {
+    "/api/v1/topics/{topic}/messages": {"text": "x"},
     "/config": {"compatibility": "NONE"},
     "/config/{subject}": {"compatibility": "NONE"},
     "/mode": {"mode": "READONLY"},

@@ -298,7 +298,7 @@ def test_a_connection_with_an_old_key_has_nothing_of_the_rights_of_its_successor
             assert successor.ask(producer("sensors.b"))["type"] == "PRODUCER_REGISTER_ACK"
 
 
-def test_a_right_with_a_pattern_is_enough_for_kept_topics(shared: SharedHub) -> None:
+def test_a_right_with_a_pattern_is_enough_for_retained_topics(shared: SharedHub) -> None:
     with shared.hub("boss") as boss, shared.hub("limited") as limited:
         for name in ("sensors.a", "other"):
             boss.topic(name, keep=10)
@@ -336,7 +336,7 @@ def test_a_right_with_a_pattern_is_enough_for_durable_names(shared: SharedHub) -
         boss.topic("sensors.a").delete_position("billing")
 
 
-def test_a_reader_of_a_kept_topic_ends_with_an_error_when_its_right_is_taken_away(
+def test_a_reader_of_a_retained_topic_ends_with_an_error_when_its_right_is_taken_away(
     shared: SharedHub, caplog: pytest.LogCaptureFixture
 ) -> None:
     public = shared.keys["limited"].public

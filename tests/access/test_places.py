@@ -19,7 +19,7 @@ from messagehub.errors import ConfigurationError, Forbidden, HubError, InvalidNa
 from messagehub.security.credentials import AccessFile, KeyPair, allow_key, allow_token, server_keys
 from messagehub.security.private_files import read_private, write_private
 from messagehub.settings import Settings
-from messagehub.shm.directory import Directory, component
+from messagehub.shm.channel_directory.directory import Directory, component
 from messagehub.shm.errors import DataBlockError
 from registry import names
 from tests.conftest import QUICK

@@ -21,7 +21,16 @@ OPEN_COMMANDS = {
     commands.ReportDeadLetter,  # tells, and shows nothing
 }
 LETTER = DeadLetter(address="c", code="X", reason="x", form="send")
-OPEN_ROUTES = {"/", "/healthz", "/readyz", "/schemas/types", "/contexts", "/v1/metadata/id", "/v1/metadata/version"}
+OPEN_ROUTES = {
+    "/api/v1/me",
+    "/",
+    "/healthz",
+    "/readyz",
+    "/schemas/types",
+    "/contexts",
+    "/v1/metadata/id",
+    "/v1/metadata/version",
+}
 
 
 def test_every_command_has_a_rule_and_every_rule_names_fields_of_its_command() -> None:
@@ -74,7 +83,7 @@ def test_a_pattern_limits_each_command_to_its_names(kind: type[commands.Command]
             check(rights, made(kind, **{rule.name: other}))
 
 
-def test_a_display_name_is_judged_as_the_channel_that_it_means() -> None:
+def test_a_display_name_is_checked_as_the_channel_that_it_means() -> None:
     rights = Rights.parse(["observe:secret"])
     check(rights, commands.Discover(channel="secret | pid:1-0"))
     with pytest.raises(Forbidden):
@@ -199,6 +208,8 @@ def made(kind: type[commands.Command], **given: str) -> commands.Command:
         names = {"address"}
     if kind in (commands.CreateChannel, commands.DestroyChannel):
         names = {"channel"}
+    if kind is commands.EvictMember:
+        names = {"channel", "member_id"}
     if kind is commands.RequestSchema:
         names = {"subject"}
     return kind(**{name: fields[name] for name in names})

@@ -98,7 +98,7 @@ def test_exploding_patterns_end_with_an_answer_while_discovery_goes_on(web: Web)
     assert answer.status_code in (200, 404)
 
 
-def test_schemas_of_many_shapes_are_judged_or_refused(web: Web) -> None:
+def test_schemas_of_many_shapes_are_checked_or_refused(web: Web) -> None:
     ring = {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}
     wide = {"anyOf": [{"properties": {f"p{n}": {"type": "integer"}}, "required": [f"p{n}"]} for n in range(400)]}
     doubling: dict[str, object] = {"type": "integer"}

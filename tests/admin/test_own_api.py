@@ -82,6 +82,15 @@ def test_topics_can_be_kept_read_and_deleted(web: Web, hub: MessageHub) -> None:
     assert web.ask("DELETE", "/api/v1/topics/web.orders").status_code == 404
 
 
+def test_plain_topics_that_somebody_publishes_to_are_listed(web: Web, hub: MessageHub) -> None:
+    path = "/api/v1/plain-topics?pattern="
+    assert web.ask("GET", f"{path}passing.>").json() == []
+    hub.publish("passing.by", 1)
+    (found,) = web.ask("GET", f"{path}passing.>").json()
+    assert (found["name"], found["publishers"]) == ("passing.by", 1)
+    assert web.ask("GET", f"{path}a..b").json()["code"] == "INVALID_NAME"
+
+
 def test_messages_of_a_topic_are_read_page_by_page(web: Web, hub: MessageHub) -> None:
     topic = hub.topic("web.pages", keep=100)
     topic.publish_all(list(range(7)))
@@ -260,7 +269,7 @@ def test_events_are_streamed_from_the_first_after_the_connection(web: Web, hub: 
             lines = stream.iter_lines()
             assert next(lines) == ": connected"
             with hub.register_producer(f"sse.n{number}", schema_hash="x", required=True):
-                line = next(line for line in lines if line)
+                line = next(line for line in lines if line.startswith("data"))
             assert line.startswith("data: {"), line
             assert json.loads(line[6:])["type"] == "CHANNEL_CREATED"
 
@@ -275,7 +284,7 @@ def test_a_stream_says_that_it_is_connected_when_the_broker_knows_of_it(web: Web
             lines = stream.iter_lines()
             assert next(lines) == ": connected"
             with hub.register_producer("sse.paused", schema_hash="x", required=True, timeout=30):
-                line = next(line for line in lines if line)
+                line = next(line for line in lines if line.startswith("data"))
             assert line.startswith("data: {"), line
     finally:
         going_on.join()
@@ -286,7 +295,10 @@ def test_health_readiness_metrics_stats_traces_and_docs(web: Web) -> None:
     assert web.ask("GET", "/readyz").json()["status"] == "ready"
     assert 'messagehub_request_seconds_bucket{type="PING"' in web.ask("GET", "/metrics").text
     assert web.ask("GET", "/api/v1/stats").json()["pid"] == web.process.pid
-    assert web.ask("GET", "/api/v1/traces?limit=1").json()[0]["side"] == "broker"
+    found = web.ask("GET", "/api/v1/traces?limit=50").json()
+    by_id = [{each["side"] for each in found if each["correlation_id"] == one["correlation_id"]} for one in found]
+    assert {"broker", "client"} in by_id, "one request as both sides saw it"
+    assert [one["at"] for one in found] == sorted((one["at"] for one in found), reverse=True)
     assert "/subjects/{subject}/versions" in web.ask("GET", "/openapi.json").json()["paths"]
 
 

@@ -46,9 +46,17 @@ class MonitoredWeb(Web):
         return {match[1] or "": float(match[2]) for match in found if match}
 
 
+@pytest.fixture(scope="module")
+def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MonitoredWeb]:
+    running = MonitoredWeb(tmp_path_factory.mktemp("prometheus") / "monitored")
+    yield running
+    running.close()
+
+
 @pytest.fixture
-def monitored(tmp_path: Path) -> Iterator[MonitoredWeb]:
-    running = MonitoredWeb(tmp_path / "monitored")
+def own(tmp_path: Path) -> Iterator[MonitoredWeb]:
+    """A hub for one test, which fills it with channels or counts every request."""
+    running = MonitoredWeb(tmp_path / "own")
     yield running
     running.close()
 
@@ -188,19 +196,19 @@ def test_every_histogram_has_the_same_bounds_for_every_label(monitored: Monitore
     assert bounds.popitem()[1][-1] == "+Inf"
 
 
-def test_http_requests_are_counted_by_template_never_by_what_a_caller_wrote(monitored: MonitoredWeb) -> None:
-    made = monitored.register("counted", {"title": "counted"}).json()
+def test_http_requests_are_counted_by_template_never_by_what_a_caller_wrote(own: MonitoredWeb) -> None:
+    made = own.register("counted", {"title": "counted"}).json()
     for _ in range(3):  # the later ones are answered from memory
-        monitored.ask("GET", f"/schemas/ids/{made['id']}")
-        monitored.ask("GET", "/subjects/counted/versions/latest")
-        monitored.ask("POST", "/subjects/counted", {"schema": '{"title": "counted"}', "schemaType": "JSON"})
-    monitored.client.get("/evil-path-of-a-caller")
-    monitored.client.request("EVIL", "/subjects")
-    monitored.client.get("/subjects/counted/versions")
-    with socket.create_connection(("127.0.0.1", int(monitored.url.rpartition(":")[2]))) as link:
+        own.ask("GET", f"/schemas/ids/{made['id']}")
+        own.ask("GET", "/subjects/counted/versions/latest")
+        own.ask("POST", "/subjects/counted", {"schema": '{"title": "counted"}', "schemaType": "JSON"})
+    own.client.get("/evil-path-of-a-caller")
+    own.client.request("EVIL", "/subjects")
+    own.client.get("/subjects/counted/versions")
+    with socket.create_connection(("127.0.0.1", int(own.url.rpartition(":")[2]))) as link:
         link.sendall(b"NOPE\r\n\r\n")
         link.recv(100)
-    counts = monitored.samples("messagehub_http_request_seconds_count")
+    counts = own.samples("messagehub_http_request_seconds_count")
     found = {tuple(re.findall(r'="([^"]*)"', labels)): int(count) for labels, count in counts.items()}
     assert found["GET", "/schemas/ids/{id}", "200"] == 3
     assert found["GET", "/subjects/{subject}/versions/{version}", "200"] == 3
@@ -231,13 +239,13 @@ def test_items_of_a_channel_are_counted_over_producers_that_come_and_go(monitore
         assert monitored.samples("messagehub_channel_producers").get(label, 0.0) <= 1.0
 
 
-def test_at_most_so_many_channels_are_shown(monitored: MonitoredWeb) -> None:
+def test_at_most_so_many_channels_are_shown(own: MonitoredWeb) -> None:
     most = channel_metrics.MAX_CHANNELS
-    with monitored.hub() as hub:
+    with own.hub() as hub:
         for number in range(most + 3):
             hub.create_channel(f"many.c{number:05}")
-    assert len(monitored.samples("messagehub_channel_producers")) == most
-    assert monitored.samples("messagehub_channels_hidden") == {"": 3.0}
+    assert len(own.samples("messagehub_channel_producers")) == most
+    assert own.samples("messagehub_channels_hidden") == {"": 3.0}
 
 
 def test_a_stuck_broker_is_reported_as_down_and_the_rest_is_still_there(monitored: MonitoredWeb) -> None:
@@ -275,24 +283,24 @@ def test_ready_says_so_in_time_while_the_broker_is_stuck_and_all_threads_wait_fo
     eventually(lambda: patient.ask("GET", "/readyz").status_code == 200, timeout=60)
 
 
-def test_metrics_come_in_time_while_many_requests_wait_for_slow_checks(monitored: MonitoredWeb) -> None:
+def test_metrics_come_in_time_while_many_requests_wait_for_slow_checks(own: MonitoredWeb) -> None:
     """Also compressed, as Prometheus asks for them. No request waits for the others."""
-    headers = {"authorization": f"Bearer {monitored.token}"}
+    headers = {"authorization": f"Bearer {own.token}"}
 
     def register(number: int) -> None:
         body = {"schema": json.dumps({"title": str(number)}), "schemaType": "JSON"}
-        with httpx.Client(base_url=monitored.url, timeout=60) as client:
+        with httpx.Client(base_url=own.url, timeout=60) as client:
             client.post(f"/subjects/slow-{number}/versions", headers=headers, json=body)
 
     def connections() -> float:
-        return monitored.samples("process_open_fds")['{process="http"}']
+        return own.samples("process_open_fds")['{process="http"}']
 
-    with monitored.hub() as hub:
+    with own.hub() as hub:
         for number in range(500):
             hub.create_channel(f"measured.channel{number}")
     # A probe has a second for the broker, which may be busy with those channels on a loaded machine.
-    eventually(lambda: len(monitored.ask("GET", "/metrics").content) > 64 << 10)
-    worker = next(pid for pid in descendants(monitored.process.pid) if "schema_worker" in command_line(pid))
+    eventually(lambda: len(own.ask("GET", "/metrics").content) > 64 << 10)
+    worker = next(pid for pid in descendants(own.process.pid) if "schema_worker" in command_line(pid))
     waiting = [threading.Thread(target=register, args=(number,)) for number in range(60)]
     before = connections()
     os.kill(worker, signal.SIGSTOP)
@@ -300,9 +308,9 @@ def test_metrics_come_in_time_while_many_requests_wait_for_slow_checks(monitored
         for thread in waiting:
             thread.start()
         eventually(lambda: connections() >= before + len(waiting))
-        assert monitored.ask("GET", "/subjects").status_code == 200
+        assert own.ask("GET", "/subjects").status_code == 200
         started = time.monotonic()
-        answer = monitored.ask("GET", "/metrics", headers={"accept-encoding": "gzip"})
+        answer = own.ask("GET", "/metrics", headers={"accept-encoding": "gzip"})
         assert time.monotonic() - started < 5.0  # each check has ten seconds
         assert answer.headers["content-encoding"] == "gzip"
         assert "messagehub_broker_up 1\n" in answer.text

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from messagehub.shm.directory import Directory
+from messagehub.shm.channel_directory.directory import Directory
 from tests.cli.program import Program, until
 
 ALONE = [

@@ -12,11 +12,13 @@ import pyarrow as pa
 import pytest
 
 from messagehub import MessageHub
-from messagehub.shm.directory import Directory
+from messagehub.shm.channel_directory.cleaning import LINGER_SECONDS
+from messagehub.shm.channel_directory.directory import Directory
 from messagehub.shm.layout import HEADER_BYTES
 from messagehub.shm.mapped_file import Segment
-from messagehub.shm.ring import peek
+from messagehub.shm.rings.ring import peek
 from tests.cli.program import Program, until
+from tests.integration.harness import eventually
 
 PRODUCE = """
 import sys, pyarrow as pa
@@ -106,6 +108,25 @@ def test_what_a_killed_producer_left_is_dead_until_it_is_cleaned(killed: Program
     assert killed.call("blocks").stdout == "no blocks\n"
     assert not os.path.exists(path_of(killed))
     assert "0 blocks" in killed.call("doctor", code=1).stdout
+
+
+def test_without_a_broker_whoever_comes_by_removes_what_has_lingered(killed: Program) -> None:
+    domain = killed.environment["MESSAGEHUB_DOMAIN"]
+    place = Path(Directory(domain).channel_path("sensors"))
+
+    def come_by() -> None:
+        with MessageHub(domain=domain, dir=killed.dir) as hub:
+            hub.channels()
+
+    come_by()
+    eventually(lambda: list(place.glob("*.dead")))
+    assert os.path.exists(path_of(killed)), "it lingers"
+    (seen,) = place.glob("*.dead")
+    seen.write_text(repr(float(seen.read_text()) - LINGER_SECONDS))
+    come_by()
+    eventually(lambda: not os.path.exists(path_of(killed)))
+    with MessageHub(domain=domain, dir=killed.dir) as hub:
+        assert hub.channels() == []
 
 
 def test_rings_with_another_prefix_are_shown_and_cleaned(alone: Program) -> None:

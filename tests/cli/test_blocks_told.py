@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from messagehub import MessageHub
-from messagehub.shm.directory import Directory
+from messagehub.shm.channel_directory.directory import Directory
 from tests.cli.program import Program
 
 

@@ -34,6 +34,21 @@ def test_destroying_asks_first(hub: Program) -> None:
     assert "is destroyed" in hub.call("channels", "destroy", "asked", stdin="y\n").stdout
 
 
+def test_a_member_is_evicted_after_a_question(hub: Program) -> None:
+    with (
+        MessageHub(dir=hub.dir) as client,
+        client.register_producer("evicting", schema_hash="h", required=True),
+        client.register_consumer("evicting", consumer_id="slow", required=True),
+        client.register_consumer("evicting", consumer_id="slower", required=True),
+    ):
+        done = hub.call("channels", "evict", "evicting", "slow", code=1, stdin="n\n")
+        assert "Evict slow from channel evicting?" in done.stderr
+        assert "consumer slow (pid " in hub.run("channels", "evict", "evicting", "slow", "--yes").stdout
+        gone = hub.call_json("channels", "evict", "evicting", "slower", "-y", "--role", "consumer")
+        assert (gone["member_id"], gone["role"]) == ("slower", "consumer")
+        assert '"NOT_REGISTERED"' in hub.call("channels", "evict", "evicting", "slow", "-y", "--json", code=1).stdout
+
+
 def test_an_unknown_channel_is_refused_with_1_and_a_next_step(hub: Program) -> None:
     for arguments in (["channels", "describe", "nobody"], ["discover", "nobody"]):
         done = hub.call(*arguments, "--json", code=1)

@@ -8,7 +8,7 @@ import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from messagehub.cli.columns import aligned, columns_of, paired
+from messagehub.display.columns import aligned, columns_of, paired
 from tests.cli.program import Program
 from tests.integration.harness import Peer
 

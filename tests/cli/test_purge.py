@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from messagehub import MessageHub
-from messagehub.shm.directory import Directory
-from messagehub.shm.domain_lock import take_domain
+from messagehub.shm.channel_directory.directory import Directory
+from messagehub.shm.channel_directory.domain_lock import take_domain
 from tests.cli.program import DEADLINE_SECONDS, Program, until
 from tests.integration.harness import end_at_once
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from messagehub import MessageHub
-from messagehub.cli.columns import columns_of
+from messagehub.display.columns import columns_of
 from tests.cli.program import Program
 
 LONG = "lab.building7.room12.spectrometer.channel_a.intensity_corrected_by_dark_frame"
@@ -36,7 +36,7 @@ VIEWS = [
 
 @pytest.fixture(scope="module")
 def laboratory() -> Iterator[Program]:
-    """A hub with long names, a ring, a large table, a kept topic and a service."""
+    """A hub with long names, a ring, a large table, a retained topic and a service."""
     with tempfile.TemporaryDirectory(prefix="mh-") as place:
         program = Program(Path(place))
         program.configure()

@@ -8,7 +8,7 @@ import pytest
 
 from messagehub import MessageHub
 from messagehub.cli.watch import line
-from messagehub.shm.directory import Directory
+from messagehub.shm.channel_directory.directory import Directory
 from registry import events
 from registry.records import Table
 from tests.cli.program import Program

@@ -56,10 +56,10 @@ def test_text_is_one_safe_line_a_message_until_the_signal(hub: Program) -> None:
         assert subscribed.end() == 0, subscribed.err
 
 
-def test_a_kept_topic_is_defined_filled_read_and_deleted(hub: Program) -> None:
-    assert hub.run("topics").stdout == "no kept topics yet\n"
+def test_a_retained_topic_is_defined_filled_read_and_deleted(hub: Program) -> None:
+    assert hub.run("topics").stdout.startswith("no retained topics yet\n")
     said = hub.run("topics", "keep", "kept.a", "--messages", "3", "--bytes", "1M", "--age", "2h").stdout
-    assert said == "topic kept.a is kept: 3 messages, 1 MiB, 2 h 0 min\n", said
+    assert said == "topic kept.a is retained: 3 messages, 1 MiB, 2 h\n", said
     hub.call("topics", "keep", "kept.a", "--messages", "4", code=1)
     hub.call("publish", "kept.a", "--lines", stdin="one\ntwo\nthree\nfour\n")
     assert hub.call_json("publish", "kept.a", "five") == {"topic": "kept.a", "number": 5}
@@ -84,6 +84,21 @@ def test_a_kept_topic_is_defined_filled_read_and_deleted(hub: Program) -> None:
     for option, value in (("--age", "soon"), ("--bytes", "0"), ("--messages", "0")):
         hub.call("topics", "keep", "kept.a", option, value, code=2)
     assert "not an offset" in hub.call("subscribe", "kept.a", "--since", "later", code=2).stderr
+
+
+def test_plain_topics_that_somebody_publishes_to_are_listed_too(hub: Program) -> None:
+    nobody = "nobody published to a plain topic that matches 'raw.>' in the last ten minutes\n"
+    assert hub.call("topics", "raw.>", "--plain").stdout == nobody
+    for topic in ("raw.b", "raw.a"):
+        hub.call("publish", topic, "x")
+    listed = hub.call("topics", "raw.>").stdout.splitlines()
+    assert listed[:2] == ["no retained topic matches 'raw.>'", ""]
+    assert [line.split()[:2] for line in listed[3:]] == [["raw.a", "1"], ["raw.b", "1"]]
+    (found,) = hub.call_json("topics", "raw.b", "--plain")
+    assert (found["name"], found["publishers"]) == ("raw.b", 1)
+    hub.call("topics", "keep", "raw.a")
+    assert [one["name"] for one in hub.call_json("topics", "raw.>", "--plain")] == ["raw.b"]
+    assert [one["topic"]["name"] for one in hub.call_json("topics", "raw.>")] == ["raw.a"]
 
 
 def test_durable_positions_are_used_listed_reset_and_deleted(hub: Program) -> None:

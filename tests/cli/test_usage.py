@@ -49,7 +49,7 @@ def test_every_command_has_the_common_options(name: str) -> None:
         expected -= {"--dir"}  # a unit is found by its name
     if name == "stop":
         expected -= {"--endpoint"}  # only a hub of this host can be stopped
-    if name in ("tail", "subscribe", "hz", "record", "replay"):
+    if name in ("tail", "subscribe", "hz", "record", "replay", "top"):
         expected -= {"--timeout"}  # they go on until they are stopped
     assert expected <= options
 

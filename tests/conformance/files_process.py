@@ -12,7 +12,7 @@ import msgspec
 
 from messagehub.discovery.via_directory import ViaFiles
 from messagehub.errors import HubError
-from messagehub.shm.directory import Directory
+from messagehub.shm.channel_directory.directory import Directory
 from messagehub.shm.identity import ProcessIdentity
 from registry import commands
 from tests.integration.harness import PATIENCE_SECONDS, ROOT, clean_environment

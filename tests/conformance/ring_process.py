@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from messagehub.shm import core, errors
-from messagehub.shm.groups import MemberShare
 from messagehub.shm.layout import Checksum
-from messagehub.shm.read_results import Gap, Item
-from messagehub.shm.reader import RingReader
-from messagehub.shm.ring import open_reader
-from messagehub.shm.writer import RingWriter
+from messagehub.shm.rings.groups import MemberShare
+from messagehub.shm.rings.read_results import Gap, Item
+from messagehub.shm.rings.reader import RingReader
+from messagehub.shm.rings.ring import open_reader
+from messagehub.shm.rings.writer import RingWriter
 from tests.shm.children import die_with_parent, fork, wait
 from tests.shm.rings import number_of, payload, writer
 

@@ -1,6 +1,6 @@
-"""One contract, three doors: the registry in memory, through a broker, and over the directory with no broker.
+"""One contract, three ways to the registry: in memory, through a broker, and over the directory with no broker.
 
-Every door gives the same answers and the same refusals to the same commands, whichever process asks.
+Every way gives the same answers and the same refusals to the same commands, whichever process asks.
 """
 
 import os
@@ -29,7 +29,7 @@ from messagehub.errors import (
     SchemaMismatch,
 )
 from messagehub.settings import Settings
-from messagehub.shm.directory import Directory
+from messagehub.shm.channel_directory.directory import Directory
 from messagehub.shm.identity import ProcessIdentity
 from registry import commands, replies
 from registry.registry import Registry
@@ -42,7 +42,7 @@ CONFIG = {"policy": "RingBuffer", "capacity": 10, "page_size": 4096}
 
 
 class InMemory:
-    """The rules themselves, in this process: what the other doors are measured by."""
+    """The rules themselves, in this process: what the other ways are measured by."""
 
     def __init__(self) -> None:
         self._registry = Registry()
@@ -52,13 +52,13 @@ class InMemory:
 
 
 @pytest.fixture(params=["memory", "broker", "files"])
-def doors(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], RegistryAccess]]:
-    """Makes doors of one kind to one hub: each is another process's as far as the hub can tell."""
+def accesses(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], RegistryAccess]]:
+    """Makes accesses of one kind to one hub: each is another process's as far as the hub can tell."""
     domain = f"c{os.getpid()}"
     with place_in(tmp_path / "hub", domain):
         if request.param == "memory":
-            door = InMemory()
-            yield lambda: door
+            access = InMemory()
+            yield lambda: access
         elif request.param == "files":
             made: list[ViaFiles] = []
 
@@ -84,17 +84,17 @@ def doors(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[
 
 
 @pytest.fixture
-def ask(doors: Callable[[], RegistryAccess]) -> Callable[[commands.Command], Any]:
+def ask(accesses: Callable[[], RegistryAccess]) -> Callable[[commands.Command], Any]:
     """One client of the hub."""
-    door = doors()
-    return lambda command: door.ask(command, timeout=30.0)
+    access = accesses()
+    return lambda command: access.ask(command, timeout=30.0)
 
 
 @pytest.fixture
-def other(doors: Callable[[], RegistryAccess]) -> Callable[[commands.Command], Any]:
+def other(accesses: Callable[[], RegistryAccess]) -> Callable[[commands.Command], Any]:
     """Another one."""
-    door = doors()
-    return lambda command: door.ask(command, timeout=30.0)
+    access = accesses()
+    return lambda command: access.ask(command, timeout=30.0)
 
 
 def producer(channel: str = "sensor_data", **fields: Any) -> commands.RegisterProducer:

@@ -1,4 +1,4 @@
-"""Several processes race for an exclusive channel: exactly one gets it, through whichever door they come."""
+"""Several processes race for an exclusive channel: exactly one gets it, by whichever way they reach the registry."""
 
 import os
 from collections.abc import Iterator

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from messagehub.channels.expected_schema import as_expected
+from messagehub.channels.consumer.expected_schema import as_expected
 from messagehub.errors import SchemaMismatch
 from registry.formats import arrow
 

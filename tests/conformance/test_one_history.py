@@ -39,9 +39,9 @@ from messagehub.discovery import Discovery
 from messagehub.discovery.via_broker import ViaBroker
 from messagehub.discovery.via_directory import ViaFiles
 from messagehub.settings import Settings
-from messagehub.shm.cleaning import LINGER_SECONDS, clean
-from messagehub.shm.directory import Directory
-from messagehub.shm.entries import file_id, table_command, table_details
+from messagehub.shm.channel_directory.cleaning import LINGER_SECONDS, clean
+from messagehub.shm.channel_directory.directory import Directory
+from messagehub.shm.channel_directory.entries import file_id, table_command, table_details
 from messagehub.shm.identity import ProcessIdentity
 from registry import commands, replies
 from registry.channels import leases

@@ -14,8 +14,8 @@ import pytest
 from messagehub.shm import core
 from messagehub.shm.layout import HEAD, HINT, LENGTH, SEQUENCE, WhenFull
 from messagehub.shm.mapped_file import Segment
-from messagehub.shm.reader_files import announce
-from messagehub.shm.ring import describe
+from messagehub.shm.rings.reader_files import announce
+from messagehub.shm.rings.ring import describe
 from tests.conformance.ring_process import Actor, Nursery
 
 IMPLEMENTATIONS = ("c", "python")

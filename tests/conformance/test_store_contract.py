@@ -18,16 +18,32 @@ from registry.events import AnyEvent, TopicRetained
 from registry.records import Keep, RetainedMessage, RetainedTopic, SchemaConfig
 from registry.registry import Registry
 from registry.topics.positions import SavedPosition
+from tests.etcd_server import etcd
 from tests.registry.driving import digest_of
+from tests.site.stores import leading_store
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    opened: Store = MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "registry.db")
-    yield opened
-    opened.close()
+@pytest.fixture(scope="module", params=["memory", "sqlite", "etcd"])
+def kind(request: pytest.FixtureRequest) -> Iterator[str]:
+    """`memory`, `sqlite` or the address of an etcd."""
+    if request.param != "etcd":
+        yield request.param
+        return
+    with etcd() as (member,):
+        yield member.url
+
+
+@pytest.fixture
+def store(kind: str, tmp_path: Path) -> Iterator[Store]:
+    if kind in ("memory", "sqlite"):
+        opened: Store = MemoryStore() if kind == "memory" else SQLiteStore(tmp_path / "registry.db")
+        yield opened
+        opened.close()
+    else:
+        with leading_store(kind, tmp_path / "registry.db") as leading:
+            yield leading
 
 
 class Writer:
@@ -231,7 +247,7 @@ def offsets(
     return [found.offset for found in reader.page(topic, offset=offset, limit=limit, max_bytes=max_bytes)]
 
 
-def test_kept_messages_are_read_in_pages_as_they_were(store: Store) -> None:
+def test_retained_messages_are_read_in_pages_as_they_were(store: Store) -> None:
     writer, reader = Writer(store), store.topic_reader()
     writer.apply(commands.KeepTopic(topic="t"))
     writer.apply(commands.KeepTopic(topic="other"))
@@ -357,6 +373,7 @@ def test_group_commit_writes_many_batches_in_one_transaction(store: Store) -> No
         for number in range(200):
             commit.submit(registry.apply(commands.CreateChannel(channel=f"c{number}"), now=1.0).events)
             if number == 0:
+                commit.write_submitted()
                 assert gate.entered.wait(30)
         gate.opened.set()
         assert commit.flush(registry.revision, timeout=30)

@@ -57,6 +57,13 @@ def test_a_wheel_owns_no_name_but_its_own(wheel: Path) -> None:
     assert inside == {str(path.relative_to(ROOT)) for path in (ROOT / "registry").rglob("*.py")}
 
 
+def test_a_wheel_has_the_files_of_the_web_console(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as files:
+        shipped = {name for name in files.namelist() if name.startswith("messagehub/admin/console/")}
+    folder = ROOT / "messagehub" / "admin" / "console"
+    assert shipped == {str(path.relative_to(ROOT)) for path in folder.rglob("*") if path.is_file()}
+
+
 class Installed:
     """An environment of its own with the package, and a home."""
 
@@ -158,3 +165,4 @@ def test_a_wheel_in_an_empty_environment_takes_the_first_steps(wheel: Path, plac
         installed.takes_the_first_steps()
     assert "messagehub[admin]" in installed.run("-m", "messagehub", "serve", "--http", "127.0.0.1:0", code=1).stderr
     assert "messagehub[jupyter]" in installed.run("-c", "import messagehub.jupyter.kernel", code=1).stderr
+    assert "messagehub[spark]" in installed.run("-c", "from messagehub.spark import publish", code=1).stderr

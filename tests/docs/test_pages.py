@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,12 +29,13 @@ class Reader:
 
     def __init__(self, home: Path, *, has_directory: bool) -> None:
         self.home = home
+        self.domain = f"pytest-{os.getpid()}-{home.name}"  # of the whole module
         self.directory = home / "hub" if has_directory else home / ".local/state/messagehub"
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("MESSAGEHUB_")} | {
             "HOME": str(home),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
-            "MESSAGEHUB_DOMAIN": os.environ["MESSAGEHUB_DOMAIN"],
+            "MESSAGEHUB_DOMAIN": self.domain,
             "MESSAGEHUB_HTTP": "127.0.0.1:0",
         }
         if has_directory:
@@ -130,8 +132,17 @@ class Reader:
                 pipe.close()
 
 
-@pytest.fixture(params=["default", "MESSAGEHUB_DIR"])
+def read(directory: str, page: Path) -> Any:
+    """A reading of a page. `make test` reads README.md with both directories, the others with the default."""
+    is_slow = directory != "default" and page.name != "README.md"
+    return pytest.param(
+        directory, page, id=f"{directory}-{page.relative_to(ROOT)}", marks=[pytest.mark.slow] if is_slow else []
+    )
+
+
+@pytest.fixture(scope="module")
 def reader(request: pytest.FixtureRequest) -> Iterator[Reader]:
+    """Somebody who reads all pages with one hub."""
     with tempfile.TemporaryDirectory(prefix="mh-") as home:
         person = Reader(Path(home), has_directory=request.param == "MESSAGEHUB_DIR")
         yield person
@@ -139,7 +150,14 @@ def reader(request: pytest.FixtureRequest) -> Iterator[Reader]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+@pytest.mark.parametrize(
+    ("reader", "page"),
+    [read(directory, page) for directory in ("default", "MESSAGEHUB_DIR") for page in PAGES],
+    indirect=["reader"],
+)
 def test_every_block_of_a_page_works_in_order(page: Path, reader: Reader) -> None:
-    for block in blocks_of(page):
-        reader.types(block)
+    try:
+        for block in blocks_of(page):
+            reader.types(block)
+    finally:
+        reader.turns_the_page()

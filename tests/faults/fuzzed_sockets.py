@@ -1,6 +1,6 @@
 """Fuzzed bytes for every socket of a hub: each function sends so many frames to one of them.
 
-`judge` is called after every batch, while what was sent is still under way: it asks what a well-behaved peer asks.
+`check` is called after every batch, while what was sent is still under way: it asks what a well-behaved peer asks.
 """
 
 import contextlib
@@ -39,10 +39,10 @@ WRONG = 10
 """How many connections of a batch say something for which a worker hangs up."""
 GREETING = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL"
 NAMES = [b"channel/", b"channel/a/", b"fuzz.", b"fuzz.a\0", b"schema/", b"\0", b"", b"x" * 900]
-TOPICS = [b"fuzz.a", b"fuzz.retained", b"fuzz.judged", b"fuzz.\xff", b"fuzz..", b"fuzz.>", b"", b"fuzz." + b"a" * 300]
+TOPICS = [b"fuzz.a", b"fuzz.retained", b"fuzz.checked", b"fuzz.\xff", b"fuzz..", b"fuzz.>", b"", b"fuzz." + b"a" * 300]
 HEADERS = [b"", b"{}", b'{"a":1}', b"[]", b"{", b"\xff", b"[" * 900, b'{"a":"\\ud800"}']
 BODIES = [b"", b"{}", b"1", b'"text"', b"[" * 900, b"\xff", b'{"stream":[1,2,3]}', b"NaN"]
-Judge = Callable[[], None]
+Check = Callable[[], None]
 
 
 def mutated(dice: random.Random, data: bytes) -> bytes:
@@ -69,7 +69,7 @@ def any_frames(dice: random.Random) -> list[bytes]:
 
 
 def fuzz_listening(
-    endpoint: str, frames: int, seed: int, judge: Judge, prefix: bytes, ask_for: Callable[[bytes], object]
+    endpoint: str, frames: int, seed: int, check: Check, prefix: bytes, ask_for: Callable[[bytes], object]
 ) -> None:
     """What a subscriber may say: subscriptions, their ends and anything at all.
 
@@ -86,7 +86,7 @@ def fuzz_listening(
                     name = dice.choice(NAMES) + dice.randbytes(dice.randrange(3))
                     peer.socket.send(dice.choice((b"\0", b"\1", b"\1", b"\2")) + name)
             say_raw(dice, endpoint)
-            judge()
+            check()
             mark = b"%s%d" % (prefix, batch)
             deadline = time.monotonic() + PATIENCE_SECONDS
             peer.socket.send(b"\1" + mark)
@@ -107,7 +107,7 @@ def has_heard(mark: bytes, listening: zmq.Socket[bytes]) -> bool:
     return False
 
 
-def fuzz_topics_in(endpoint: str, frames: int, seed: int, judge: Judge) -> None:
+def fuzz_topics_in(endpoint: str, frames: int, seed: int, check: Check) -> None:
     """What a publisher may push: messages, damaged ones, pieces, and anything at all."""
     dice = random.Random(seed)
     with Peer(endpoint, zmq.PUSH, SNDTIMEO=int(SECONDS * 1000)) as peer:
@@ -125,14 +125,14 @@ def fuzz_topics_in(endpoint: str, frames: int, seed: int, judge: Judge) -> None:
                 else:
                     peer.socket.send(mutated(dice, frame) if choice < 0.6 else frame)
             say_raw(dice, endpoint)
-            judge()
+            check()
         peer.socket.close(LINGER_MS)  # as above
     with Peer(endpoint, zmq.PUSH) as peer:
         peer.socket.send(bytes(MAX_FRAME_BYTES + 1))
-        judge()
+        check()
 
 
-def fuzz_local_socket(endpoint: str, frames: int, seed: int, judge: Judge, body: Callable[[], bytes]) -> None:
+def fuzz_local_socket(endpoint: str, frames: int, seed: int, check: Check, body: Callable[[], bytes]) -> None:
     """What a client of this host may say: requests, of which each is answered once, subscriptions, and anything."""
     dice = random.Random(seed)
     with LocalPeer(endpoint) as peer:
@@ -154,10 +154,10 @@ def fuzz_local_socket(endpoint: str, frames: int, seed: int, judge: Judge, body:
                     wrong.socket.sendall(dice.choice((mutated(dice, said[0]), dice.randbytes(dice.randrange(1, 300)))))
             for _ in range(asked):
                 assert peer.reply()["type"]
-            judge()
+            check()
 
 
-def fuzz_worker(hub: MessageHub, address: str, frames: int, seed: int, judge: Judge) -> None:
+def fuzz_worker(hub: MessageHub, address: str, frames: int, seed: int, check: Check) -> None:
     """What a caller may say to a worker, before the handshake and behind it."""
     dice = random.Random(seed)
     for _ in range(-(-frames // BATCH)):
@@ -177,7 +177,7 @@ def fuzz_worker(hub: MessageHub, address: str, frames: int, seed: int, judge: Ju
                 answered = received(peer)
                 assert answered, "the worker hung up on somebody who did nothing wrong"
             assert answered[ANSWER.size :] == b"mine"
-            judge()
+            check()
 
 
 def greet_wrongly(dice: random.Random, worker: Worker) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from messagehub.shm.cleaning import clean
+from messagehub.shm.channel_directory.cleaning import clean
 from tests.integration.block_processes import Place, Process, place_in
 from tests.integration.harness import Served, eventually
 from tests.levels import STORM_SECONDS
@@ -49,7 +49,7 @@ while True:
 CONSUME = (
     COMMON
     + """
-from messagehub.shm.read_results import Gap
+from messagehub.shm.rings.read_results import Gap
 consumer = hub.consumer("storm", start="oldest")
 say(ready=True)
 seen, last, told = 0, {}, time.monotonic()
@@ -72,8 +72,8 @@ while True:
 """
 )
 CLEAN = """
-from messagehub.shm.cleaning import clean
-from messagehub.shm.directory import Directory
+from messagehub.shm.channel_directory.cleaning import clean
+from messagehub.shm.channel_directory.directory import Directory
 say(ready=True)
 while True:
     clean(Directory(hub.settings.domain), now=time.time(), linger_seconds=0.0)

@@ -3,11 +3,13 @@
 import contextlib
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,8 @@ from messagehub.broker.host_watcher import cleaner
 from messagehub.broker.loop import Broker
 from messagehub.broker.schema_worker import checker
 from messagehub.broker.topics import retained
+from messagehub.cli.http_process import HttpProcess
+from messagehub.cli.reload import Reloading
 from messagehub.runtime.supervision import Supervisor
 from messagehub.settings import Settings
 from messagehub.store.memory import MemoryStore
@@ -42,6 +46,55 @@ from tests.integration.harness import (
 )
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
+
+
+def test_threads_of_http_and_of_reloading_that_fail_are_counted_and_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no known way to break them from outside: the break is made here, once each."""
+    answered, reloaded, failed = threading.Event(), threading.Event(), threading.Event()
+
+    def answer() -> None:
+        answered.set()
+        raise ZeroDivisionError
+
+    def load(**arguments: Any) -> Settings:
+        if not failed.is_set():
+            failed.set()
+            raise ZeroDivisionError
+        reloaded.set()
+        return settings
+
+    settings = Settings.load(dir=tmp_path / "hub", http="127.0.0.1:0")
+    with contextlib.ExitStack() as ending:
+        broker = Broker(settings, MemoryStore)
+        ending.callback(broker.close)
+        running = threading.Thread(target=broker.run)
+        running.start()
+        ending.callback(running.join)
+        ending.callback(broker.stop)
+        web = HttpProcess(
+            settings,
+            endpoint=broker.local_endpoint,
+            is_open=True,
+            supervisor=broker.supervisor,
+            on_answer=answer,
+            on_failure=pytest.fail,
+            on_problem=lambda _: None,
+        )
+        ending.callback(web.stop)
+        monkeypatch.setattr(Settings, "load", load)
+        reloading = Reloading(settings, {}, broker=broker, web=web, is_open=True)
+        ending.callback(reloading.close)
+        reloading.ask()
+        assert failed.wait(PATIENCE_SECONDS)
+        assert answered.wait(PATIENCE_SECONDS)
+        with Peer(broker.local_endpoint) as peer:
+            eventually(lambda: peer.counter("threads_restarted") == 2)
+        reloading.ask()
+        assert reloaded.wait(PATIENCE_SECONDS)
+        with urllib.request.urlopen(f"{web.url}/healthz", timeout=PATIENCE_SECONDS) as reply:
+            assert reply.status == 200
 
 
 def schema(number: int) -> dict[str, Any]:
@@ -154,7 +207,7 @@ def test_a_defect_in_the_reading_of_a_retained_topic_is_the_answer_of_one(
         assert peer.ask(asked)["topic"]["name"] == "kept"
 
 
-def test_a_judge_that_cannot_be_started_once_is_started_later(
+def test_a_schema_worker_that_cannot_be_started_once_is_started_later(
     embedded: Callable[..., Embedded], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = subprocess.Popen
@@ -171,7 +224,7 @@ def test_a_judge_that_cannot_be_started_once_is_started_later(
         assert peer.ask(schema(1))["type"] == "SCHEMA_REGISTER_ACK"
 
 
-def test_a_judge_that_cannot_be_started_at_the_start_is_started_a_moment_later(
+def test_a_schema_worker_that_cannot_be_started_at_the_start_is_started_a_moment_later(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     real = subprocess.Popen
@@ -196,7 +249,7 @@ def test_a_judge_that_cannot_be_started_at_the_start_is_started_a_moment_later(
         thread.join(PATIENCE_SECONDS)
 
 
-def test_schemas_are_refused_as_retryable_while_no_judge_can_be_started(
+def test_schemas_are_refused_as_retryable_while_no_schema_worker_can_be_started(
     embedded: Callable[..., Embedded], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as without:
@@ -213,7 +266,7 @@ def test_schemas_are_refused_as_retryable_while_no_judge_can_be_started(
         assert peer.ask(schema(1))["type"] == "SCHEMA_REGISTER_ACK"
 
 
-def test_a_broker_that_says_ready_has_a_judge_that_is_ready(served: Callable[..., Served]) -> None:
+def test_a_broker_that_says_ready_has_a_schema_worker_that_is_ready(served: Callable[..., Served]) -> None:
     server = served(**QUICK)
     assert len(schema_workers(server)) == 1
     with Peer(server.endpoint) as peer:
@@ -233,7 +286,7 @@ app()
 """
 
 
-def test_ready_is_not_said_before_the_judge_has_said_it(tmp_path: Path) -> None:
+def test_ready_is_not_said_before_the_schema_worker_has_said_it(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     serve = ["serve", "--dir", str(tmp_path / "hub"), "--no-http"]
@@ -275,17 +328,24 @@ def test_a_start_that_fails_anywhere_leaves_nothing(part: str, monkeypatch: pyte
     assert list((tmp_path / "hub").glob("*.sock")) == []
 
 
+SERVE = (sys.executable, "-m", "messagehub", "serve")
+MAKE_RUN = ("make", "--no-print-directory", "run")
+has_make = pytest.mark.skipif(
+    not (ROOT / ".venv").exists() or shutil.which("make") is None, reason="`make run` would build an environment first"
+)
+
+
 @contextlib.contextmanager
-def in_a_terminal(directory: Path) -> Iterator["subprocess.Popen[str]"]:
-    """`messagehub serve` as the shell starts it: Ctrl-C goes to its whole process group."""
+def in_a_terminal(directory: Path, *command: str) -> Iterator["subprocess.Popen[str]"]:
+    """A hub as the shell starts it: Ctrl-C goes to its whole process group."""
     directory.mkdir(mode=0o700)
     process = subprocess.Popen(
-        [sys.executable, "-m", "messagehub", "serve", "--dir", str(directory), "--http", "127.0.0.1:0"],
+        command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        env=clean_environment(),
+        env=clean_environment() | {"MESSAGEHUB_DIR": str(directory), "MESSAGEHUB_HTTP": "127.0.0.1:0"},
         start_new_session=True,
     )
     try:
@@ -296,14 +356,15 @@ def in_a_terminal(directory: Path) -> Iterator["subprocess.Popen[str]"]:
         process.communicate()
 
 
-@pytest.mark.parametrize("attempt", range(5))
-def test_ctrl_c_ends_without_a_traceback_and_says_so(tmp_path: Path, attempt: int) -> None:
-    with in_a_terminal(tmp_path / f"hub{attempt}") as process:
+@pytest.mark.parametrize("command", [*[SERVE] * 4, pytest.param(MAKE_RUN, marks=has_make)])
+def test_ctrl_c_ends_without_a_traceback_and_says_so(tmp_path: Path, command: tuple[str, ...]) -> None:
+    with in_a_terminal(tmp_path / "hub", *command) as process:
         assert process.stdout is not None
-        assert "ready" in process.stdout.readline()
+        while "ready" not in (line := process.stdout.readline()):
+            assert line.startswith("setup: "), line  # of `make run`, in an environment that is not up to date
         os.killpg(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=PATIENCE_SECONDS)
-        assert process.returncode == 0, said
+        assert process.returncode == (-signal.SIGINT if command == MAKE_RUN else 0), said  # make ends as it was told to
         assert "Traceback" not in said
         assert "stopped" in said
 

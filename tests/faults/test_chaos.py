@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from messagehub.shm.directory import Directory
+from messagehub.shm.channel_directory.directory import Directory
 from tests.faults.chaos import checker
 from tests.faults.chaos.storm import Storm
 from tests.integration.block_processes import Place, place_in

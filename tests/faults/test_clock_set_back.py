@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from messagehub import MessageHub
-from messagehub.shm.cleaning import clean
-from messagehub.shm.directory import Directory, ProducerEntry
+from messagehub.shm.channel_directory.cleaning import clean
+from messagehub.shm.channel_directory.directory import Directory, ProducerEntry
 from messagehub.shm.identity import ProcessIdentity
 from tests.conftest import QUICK
 from tests.integration.harness import Embedded, Peer, eventually, producer

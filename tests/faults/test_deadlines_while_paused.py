@@ -116,6 +116,7 @@ AT_ONCE = {
 GIVEN: dict[str, Any] = {
     "command": commands.Ping(),
     "done": lambda reply, error: None,
+    "member_id": "nobody",
     "schema": SCHEMA,
     "schema_hash": "h",
     "subject": "s",

@@ -16,11 +16,11 @@ import registry.channels.consumers
 import registry.schemas.rules
 from messagehub import MessageHub
 from messagehub.broker.schema_worker.checker import SchemaChecker
-from messagehub.shm.directory import Directory, ProducerEntry
-from messagehub.shm.entries import table_details
+from messagehub.shm.channel_directory.directory import Directory, ProducerEntry
+from messagehub.shm.channel_directory.entries import table_details
 from messagehub.shm.errors import DataBlockError
 from messagehub.shm.identity import ProcessIdentity
-from messagehub.shm.tables import TableStore
+from messagehub.shm.tables.tables import TableStore
 from messagehub.store.memory import MemoryStore
 from registry.formats import arrow
 from registry.schemas.checks import SchemaCheck, run_check

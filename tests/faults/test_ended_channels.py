@@ -12,9 +12,9 @@ import pytest
 
 from messagehub import MessageHub
 from messagehub.broker.host_watcher import cleaner
-from messagehub.shm.cleaning import clean
-from messagehub.shm.directory import Directory
-from messagehub.shm.tables import TableStore
+from messagehub.shm.channel_directory.cleaning import clean
+from messagehub.shm.channel_directory.directory import Directory
+from messagehub.shm.tables.tables import TableStore
 from tests.conftest import QUICK
 from tests.integration.harness import Embedded, Peer, eventually, hub_of
 from tests.integration.invariants import gauge

@@ -115,19 +115,19 @@ def test_a_flood_that_stays_within_its_limit_keeps_nobody_waiting(tmp_path: Path
 def test_frames_of_one_that_floods_wait_at_the_sender_not_in_the_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a machine where each frame takes long to judge, its connection is ended late; few frames are there by then."""
-    judge, name = AccessControl.may_say_more, AccessControl.name_of
+    """On a machine where each frame takes long to check, its connection is ended late; few frames are there by then."""
+    check, name = AccessControl.may_say_more, AccessControl.name_of
     taken_in = []
 
-    def judge_slowly(control: AccessControl, user: str) -> bool:
+    def check_slowly(control: AccessControl, user: str) -> bool:
         time.sleep(0.0002)
-        return judge(control, user)
+        return check(control, user)
 
     def count(control: AccessControl, known_as: str) -> str:
         taken_in.append(known_as)
         return name(control, known_as)
 
-    monkeypatch.setattr(AccessControl, "may_say_more", judge_slowly)
+    monkeypatch.setattr(AccessControl, "may_say_more", check_slowly)
     monkeypatch.setattr(AccessControl, "name_of", count)
     with SharedHub(tmp_path / "hub").running(**SLOW) as shared, shared.local() as local:
         with shared.peer("watcher") as peer:

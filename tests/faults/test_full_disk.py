@@ -5,13 +5,17 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq
 from typer.testing import CliRunner
 
+from messagehub import embedded_broker
 from messagehub.cli import app
 from messagehub.errors import StoreReadOnly
+from messagehub.store import Saved
+from messagehub.store.memory import MemoryStore
 from messagehub.store.sqlite import SQLiteStore
 from messagehub.topics.topic import Topic
 from registry.topics.subscriber_groups import VALID_SECONDS
@@ -207,7 +211,7 @@ def publish_until_refused(topic: Topic, acknowledged: dict[int, int], first: int
     pytest.fail("the disk was never full")
 
 
-def test_kept_topics_on_a_full_disk_lose_nothing_acknowledged_and_double_nothing(
+def test_retained_topics_on_a_full_disk_lose_nothing_acknowledged_and_double_nothing(
     small_disk: Path, served: Callable[..., Served]
 ) -> None:
     server = served(dir=small_disk, **TERMS)
@@ -254,3 +258,42 @@ def test_members_of_a_group_go_on_sharing_while_the_disk_is_full(
         eventually(lambda: sum(member.buffered for member in members) == number)
         assert [member.lost for member in members] == [0, 0]
         free(small_disk)
+
+
+class Unreadable:
+    """A store whose disk can be neither written nor read now and then."""
+
+    def __init__(self) -> None:
+        self._store = store = MemoryStore()
+        self.rows, self.trim, self.topic_reader, self.close = store.rows, store.trim, store.topic_reader, store.close
+        self.is_broken = False
+
+    def load(self) -> Saved:
+        self.probe()
+        return self._store.load()
+
+    def write(self, rows: Any, *, revision: int, durable: bool) -> None:
+        self.probe()
+        self._store.write(rows, revision=revision, durable=durable)
+
+    def probe(self) -> None:
+        if self.is_broken:
+            raise OSError(5, "Input/output error")
+
+
+def test_a_disk_that_can_be_neither_written_nor_read_ends_no_broker() -> None:
+    """What may or may not be on disk is not shown until the disk can be read, and then it is what the disk has."""
+    store = Unreadable()
+    with embedded_broker(store) as endpoint:
+        peer = Peer(endpoint)
+        assert peer.ask(producer("before"))["type"] == "PRODUCER_REGISTER_ACK"
+        store.is_broken = True
+        assert peer.ask({"type": "CHANNEL_CREATE", "channel": "lost"})["code"] == "STORE_READ_ONLY"
+        for unsure in ({"type": "DISCOVERY_REQUEST", "channel": "lost"}, {"type": "CHANNEL_LIST_REQUEST"}):
+            assert peer.ask(unsure)["code"] == "STORE_READ_ONLY"
+        assert peer.ask({"type": "DISCOVERY_REQUEST", "channel": "before"})["status"] == "active"
+        store.is_broken = False
+        found = eventually(lambda: peer.ask({"type": "CHANNEL_LIST_REQUEST"}).get("channels"))
+        assert [channel["channel"] for channel in found] == ["before"]
+        assert peer.ask({"type": "CHANNEL_CREATE", "channel": "after"})["type"] != "ERROR"
+        peer.close()

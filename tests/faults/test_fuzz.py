@@ -157,11 +157,11 @@ class Fuzzer:
 
 
 def fuzz(broker: AnyBroker, frames: int, seed: int) -> None:
-    with Peer(broker.endpoint, zmq.DEALER, SNDHWM=0, RCVHWM=0) as peer, Peer(broker.endpoint) as judge:
-        fuzz_as(peer, judge, frames, seed)
+    with Peer(broker.endpoint, zmq.DEALER, SNDHWM=0, RCVHWM=0) as peer, Peer(broker.endpoint) as witness:
+        fuzz_as(peer, witness, frames, seed)
 
 
-def fuzz_as(peer: Peer, judge: Peer, frames: int, seed: int) -> set[str]:
+def fuzz_as(peer: Peer, witness: Peer, frames: int, seed: int) -> set[str]:
     """Send so many frames; every message that is one request is answered once. Returns the codes of the refusals."""
     fuzzer = Fuzzer(seed)
     choose = fuzzer.random.choice
@@ -188,8 +188,8 @@ def fuzz_as(peer: Peer, judge: Peer, frames: int, seed: int) -> set[str]:
                 assert code != "INTERNAL_ERROR", answer
                 codes.add(code)
         assert peer.socket.poll(0) == 0
-        assert judge.ask({"type": "PING"})["type"] == "PONG"
-    stats = judge.stats()
+        assert witness.ask({"type": "PING"})["type"] == "PONG"
+    stats = witness.stats()
     assert stats["counters"]["internal_errors"] == 0
     assert stats["read_only"] is False
     return codes
@@ -220,9 +220,9 @@ def test_fuzzed_requests_are_each_answered_once(broker: AnyBroker) -> None:
 @pytest.mark.parametrize("name", ["limited", "boss"])
 def test_fuzzed_requests_of_peers_with_keys_are_each_answered_once(tmp_path: Path, name: str, rate: float) -> None:
     limits = {"requests_per_second": rate, "registrations_per_peer": 20}
-    with SharedHub(tmp_path / "hub").running(**limits) as shared, shared.local() as judge:
+    with SharedHub(tmp_path / "hub").running(**limits) as shared, shared.local() as witness:
         with shared.peer(name, zmq.DEALER, SNDHWM=0, RCVHWM=0) as peer:
-            codes = fuzz_as(peer, judge, 20_000, seed=5)
+            codes = fuzz_as(peer, witness, 20_000, seed=5)
         assert ("RATE_LIMITED" in codes, "FORBIDDEN" in codes) == (rate > 0, name == "limited")
         for entry in shared.audit():
             assert entry["who"] == f"key:{name}"
@@ -243,14 +243,14 @@ class WellBehaved:
         self.hub = hub
         self.turns = 0
         self.retained = hub.topic("fuzz.retained", keep=1000)
-        self.plain = hub.subscribe("judged")
+        self.plain = hub.subscribe("checked")
         self.positioned = hub.subscribe("fuzz.retained", since=0)
         self.fuzzed = hub.subscribe("fuzz.>")
 
     def use(self) -> None:
         self.turns += 1
         assert self.peer.ask({"type": "PING"})["type"] == "PONG"
-        self.hub.publish("judged", self.turns, timeout=PATIENCE_SECONDS)
+        self.hub.publish("checked", self.turns, timeout=PATIENCE_SECONDS)
         assert self.plain.receive(PATIENCE_SECONDS).payload == self.turns
         assert self.hub.request(FUZZED, self.turns, timeout=PATIENCE_SECONDS) == self.turns
         if self.turns % 10 == 0:
@@ -271,7 +271,7 @@ class WellBehaved:
 
 def fuzz_every_socket(server: Served, well_behaved: WellBehaved, frames: int, seed: int) -> None:
     """So many frames, split over the sockets of the broker and that of a service's worker."""
-    judge, peer = well_behaved.use, well_behaved.peer
+    check, peer = well_behaved.use, well_behaved.peer
     ends = peer.ask({"type": "HELLO"})["endpoints"]
 
     def ask_for(mark: bytes) -> None:
@@ -279,18 +279,18 @@ def fuzz_every_socket(server: Served, well_behaved: WellBehaved, frames: int, se
 
     fuzzers: dict[str, Callable[[int], None]] = {
         "control": lambda count: fuzz(server, count, seed),
-        "events": lambda count: fuzz_listening(ends["events"], count, seed, judge, b"channel/mark", ask_for),
-        "topics_in": lambda count: fuzz_topics_in(ends["topics_in"], count, seed, judge),
-        "topics_out": lambda count: fuzz_listening(ends["topics_out"], count, seed, judge, b"\0", ask_for),
-        "topics_retained": lambda count: fuzz_listening(ends["topics_retained"], count, seed, judge, b"\0", ask_for),
-        "local": lambda count: fuzz_local_socket(server.endpoint, count, seed, judge, Fuzzer(seed).body),
-        "worker": lambda count: fuzz_worker(well_behaved.hub, FUZZED, count, seed, judge),
+        "events": lambda count: fuzz_listening(ends["events"], count, seed, check, b"channel/mark", ask_for),
+        "topics_in": lambda count: fuzz_topics_in(ends["topics_in"], count, seed, check),
+        "topics_out": lambda count: fuzz_listening(ends["topics_out"], count, seed, check, b"\0", ask_for),
+        "topics_retained": lambda count: fuzz_listening(ends["topics_retained"], count, seed, check, b"\0", ask_for),
+        "local": lambda count: fuzz_local_socket(server.endpoint, count, seed, check, Fuzzer(seed).body),
+        "worker": lambda count: fuzz_worker(well_behaved.hub, FUZZED, count, seed, check),
     }
     assert fuzzers.keys() == {*ends, "local", "worker"}, "a socket that nobody fuzzes"
     for name, send in fuzzers.items():
         began_at = time.monotonic()
         send(frames // len(fuzzers))
-        judge()
+        check()
         print(f"{name}: {frames // len(fuzzers)} frames in {time.monotonic() - began_at:.1f} s")
 
 

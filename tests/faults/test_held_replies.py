@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import zmq
 
-from messagehub.broker.topics import retained as kept_topics
+from messagehub.broker.topics import retained as retained_topics
 from messagehub.errors import ReceiveTimeout
 from messagehub.store.memory import MemoryStore
 from tests.conftest import QUICK
@@ -238,7 +238,7 @@ def test_a_topic_that_is_not_yet_written_is_not_yet_kept_and_a_deleted_one_is_un
 def test_more_than_the_disk_takes_is_refused_as_retryable(
     slow: Embedded, store: SlowStore, writer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_topics, "MAX_WAITING_BYTES", 10_000)
+    monkeypatch.setattr(retained_topics, "MAX_WAITING_BYTES", 10_000)
     writer.ask({"type": "TOPIC_KEEP", "topic": "kept"})
     store.gate.clear()
     payload = "YWFh" * 1000

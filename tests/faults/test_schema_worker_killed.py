@@ -26,7 +26,7 @@ def schema_workers(server: Served) -> list[int]:
     return [pid for pid in descendants(server.pid) if "schema_worker" in command_line(pid)]
 
 
-def test_a_killed_judge_is_replaced_and_asked_again(served: Callable[..., Served]) -> None:
+def test_a_killed_schema_worker_is_replaced_and_asked_again(served: Callable[..., Served]) -> None:
     server = served(**QUICK)
     with Peer(server.endpoint) as peer:
         for number in range(3):
@@ -39,7 +39,9 @@ def test_a_killed_judge_is_replaced_and_asked_again(served: Callable[..., Served
     assert server.log().count("the schema worker is replaced") == 3
 
 
-def test_many_schemas_at_once_keep_their_own_verdicts_while_judges_are_killed(served: Callable[..., Served]) -> None:
+def test_many_schemas_at_once_keep_their_own_results_while_schema_workers_are_killed(
+    served: Callable[..., Served],
+) -> None:
     """Some are larger than a pipe takes at once."""
     server = served(**QUICK)
     titles = {f"s{number}": f"{number}-" + "x" * (number % 10 * 20_000) for number in range(300)}

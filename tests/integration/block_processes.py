@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from messagehub import MessageHub
-from messagehub.shm.directory import Directory
+from messagehub.shm.channel_directory.directory import Directory
 from tests import preloaded
 from tests.integration.harness import PATIENCE_SECONDS, ROOT, clean_environment
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import zmq
 
-from messagehub.shm.directory import Directory
+from messagehub.shm.channel_directory.directory import Directory
 from tests.integration.harness import Peer
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from messagehub import Keep, MessageHub, Retention, Watch
-from messagehub.channels.consumers import Consumer
+from messagehub.channels.consumer.consumers import Consumer
 from messagehub.channels.producers import Producer
 from messagehub.errors import ConfigurationError, HubError, PayloadRefused
 from messagehub.services.workers import ServiceWorker

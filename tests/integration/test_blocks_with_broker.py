@@ -12,9 +12,9 @@ import pytest
 
 from messagehub.channels.payload_schema import hash_of
 from messagehub.errors import ProducerAlreadyRegistered, SchemaMismatch
-from messagehub.shm.groups import MemberShare
-from messagehub.shm.location import directory_of
-from messagehub.shm.ring import open_reader
+from messagehub.shm.channel_directory.location import directory_of
+from messagehub.shm.rings.groups import MemberShare
+from messagehub.shm.rings.ring import open_reader
 from registry import events
 from tests.integration.block_processes import Place, Process, place_in
 from tests.integration.harness import Peer, Served, eventually

@@ -15,7 +15,7 @@ from messagehub import HubError, MessageHub
 from messagehub.channels.payload_schema import hash_of
 from messagehub.errors import BrokerRequired, DataLost, ProducerAlreadyRegistered, SchemaMismatch
 from messagehub.shm.errors import HandleClosed
-from messagehub.shm.read_results import Gap
+from messagehub.shm.rings.read_results import Gap
 from tests.integration.block_processes import Place, place_in
 from tests.integration.harness import eventually
 

@@ -21,7 +21,7 @@ EITHER = {"type": ["integer", "string"]}
 
 
 @contextmanager
-def stopped_judge(server: Served) -> Iterator[None]:
+def stopped_schema_worker(server: Served) -> Iterator[None]:
     (worker,) = eventually(lambda: [pid for pid in descendants(server.pid) if "schema_worker" in command_line(pid)])
     os.kill(worker, signal.SIGSTOP)
     try:
@@ -58,7 +58,7 @@ def test_verdict_about_what_is_no_more_does_not_count(server: Served, case: str)
         "references": (refers, {"type": "SCHEMA_DELETE", "subject": "a", "version": 2}, "SCHEMA_INCOMPATIBLE"),
     }[case]
     with Peer(server.endpoint, zmq.DEALER) as peer:
-        with stopped_judge(server):
+        with stopped_schema_worker(server):
             peer.send(asked | {"id": "asked"})
             peer.send(change | {"id": "change"})
             changed = peer.receive()
@@ -95,7 +95,7 @@ def test_no_command_with_a_schema_is_checked_by_the_broker_itself(server: Served
     }
     assert about == set(WITH_A_SCHEMA)
     with Peer(server.endpoint, zmq.DEALER) as peer, Peer(server.endpoint) as other:
-        with stopped_judge(server):
+        with stopped_schema_worker(server):
             for kind, asked in WITH_A_SCHEMA.items():
                 peer.send(asked | {"type": kind, "id": kind})
                 assert other.ask({"type": "PING"})["type"] == "PONG"

@@ -1,5 +1,6 @@
 """No listener, no callback and nothing that a broker sends ends a background thread of a client."""
 
+import asyncio
 import json
 import logging
 import signal
@@ -189,6 +190,42 @@ def test_a_thread_of_callbacks_outlives_a_defect_of_the_subscription(
         eventually(lambda: len(heard) == 1)
 
 
+@pytest.mark.parametrize("has_loop", [True, False], ids=["in the user's event loop", "in a thread"])
+def test_an_async_callback_outlives_a_defect_of_the_subscription(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch, has_loop: bool
+) -> None:
+    """There is no known way to break it from outside: the break is made here, once."""
+    receive, broken = Subscription.receive_async, threading.Event()
+
+    async def break_once(subscription: Subscription, timeout: float | None = None) -> object:
+        if not broken.is_set():
+            broken.set()
+            raise ValueError("a defect of ours")
+        return await receive(subscription, timeout)
+
+    monkeypatch.setattr(Subscription, "receive_async", break_once)
+    heard = threading.Event()
+
+    async def callback(_: object) -> None:
+        heard.set()
+
+    async def calls_in_this_loop(hub: MessageHub) -> None:
+        async with await hub.subscribe_async("a", callback):
+            await asyncio.to_thread(publish, hub)
+
+    def publish(hub: MessageHub) -> None:
+        assert broken.wait(30.0)
+        hub.publish("a", b"x")
+        assert heard.wait(30.0)
+
+    with hub_of(endpoint) as hub:
+        if has_loop:
+            asyncio.run(calls_in_this_loop(hub))
+        else:
+            with hub.subscribe("a", callback):
+                publish(hub)
+
+
 def test_a_thread_of_services_outlives_a_caller_that_breaks_it(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no known way to break it from outside: the break is made here, once."""
     from messagehub.services.server import ServiceServer
@@ -256,11 +293,11 @@ def test_the_thread_of_answers_outlives_a_connection_that_breaks_it(
         hub.serve("service:echo", lambda message, _: message.payload)
         read_once, broken = ServiceConnection.read_once, threading.Event()
 
-        def break_once(link: ServiceConnection) -> object:
+        def break_once(connection: ServiceConnection) -> object:
             if not broken.is_set():
                 broken.set()
                 raise ValueError("a defect of ours")
-            return read_once(link)
+            return read_once(connection)
 
         monkeypatch.setattr(ServiceConnection, "read_once", break_once)
         pending = caller.begin_request("service:echo", b"1", timeout=30.0, retries=3, idempotent=True)

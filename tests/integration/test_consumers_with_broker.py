@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 
 from messagehub import MessageHub
-from messagehub.channels.consumers import Consumer
-from messagehub.channels.expected_schema import as_expected_array
+from messagehub.channels.consumer.consumers import Consumer
+from messagehub.channels.consumer.expected_schema import as_expected_array
 from messagehub.channels.payload_schema import arrow_schema
 from messagehub.errors import SchemaIncompatible, SchemaMismatch
 from messagehub.shm.errors import BlockOnOtherHost

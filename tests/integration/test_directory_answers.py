@@ -11,7 +11,7 @@ import pytest
 from messagehub import MessageHub
 from messagehub.discovery.via_directory import ViaFiles
 from messagehub.errors import ChannelNotFound, ConfigurationError, InvalidRequest, NotOwner
-from messagehub.shm.directory import Directory
+from messagehub.shm.channel_directory.directory import Directory
 from messagehub.shm.mapped_file import replace_file
 from registry import commands
 from tests.integration.block_processes import Place, place_in

@@ -8,7 +8,7 @@ import pytest
 
 from messagehub import MessageHub
 from messagehub.errors import ChannelHasTable, ChannelNotFound, TableNotFound
-from messagehub.shm.tables import TableStore
+from messagehub.shm.tables.tables import TableStore
 from registry import events
 from tests.integration.block_processes import Place, place_in
 from tests.integration.harness import Served, eventually

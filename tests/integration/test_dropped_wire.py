@@ -52,7 +52,7 @@ def test_events_are_followed_while_the_wire_is_dropped(
     try:
         ask()
         listeners = Interrupted(connection, lose_the_broker)
-        connection.parts = (listeners,)
+        connection.listeners = (listeners,)
         listeners.add(b"channel/", heard.append)
         eventually(lambda: connection.hello is None)
         server.start()

@@ -13,7 +13,7 @@ import pytest
 
 from messagehub import MessageHub
 from messagehub.errors import ConfigurationError, ReceiveTimeout, SubscriptionClosed
-from messagehub.shm.ring import open_reader
+from messagehub.shm.rings.ring import open_reader
 from messagehub.topics.messages import Message
 from tests.conftest import QUICK
 from tests.integration.harness import Embedded, hub_of

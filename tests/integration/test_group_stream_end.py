@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from messagehub.channels import attachments
-from messagehub.channels.consumers import Consumer
+from messagehub.channels.consumer import attachments
+from messagehub.channels.consumer.consumers import Consumer
 from tests.conftest import QUICK
 from tests.integration.block_processes import Place, Process, place_in
 from tests.integration.harness import PATIENCE_SECONDS, Served, eventually

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from messagehub.channels.items import ReadItem
-from messagehub.shm.read_results import Gap
+from messagehub.shm.rings.read_results import Gap
 from tests.integration.block_processes import Place, place_in
 
 PATIENCE = 30.0
@@ -178,7 +178,7 @@ def test_what_came_between_two_reads_and_was_replaced_is_counted(place: Place) -
 def test_what_a_producer_left_unread_stays_readable_after_its_linger_time(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("messagehub.channels.attachments.LINGER_SECONDS", 0.0)
+    monkeypatch.setattr("messagehub.channels.consumer.attachments.LINGER_SECONDS", 0.0)
     process = place.process(
         """
         producer = hub.producer("left", capacity=16)
@@ -199,7 +199,7 @@ def test_what_a_producer_left_unread_stays_readable_after_its_linger_time(
 
 
 def test_a_position_whose_rings_are_gone_is_told_of(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    from messagehub.shm.cleaning import clean
+    from messagehub.shm.channel_directory.cleaning import clean
 
     hub = place.hub()
     with hub.producer("gone") as producer, hub.consumer("gone", start="oldest") as consumer:

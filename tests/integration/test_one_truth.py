@@ -14,7 +14,7 @@ import pytest
 from messagehub import MessageHub
 from messagehub.errors import BlockOnOtherHost, TableOnOtherHost
 from messagehub.shm.identity import host
-from messagehub.shm.tables import TableStore
+from messagehub.shm.tables.tables import TableStore
 from tests.integration.block_processes import Place, place_in
 from tests.integration.harness import Served, eventually
 from tests.integration.other_host import NAME, Json, OtherHost, Views, delete

@@ -22,12 +22,12 @@ from messagehub import MessageHub
 from messagehub.discovery import Discovery
 from messagehub.errors import ConfigurationError, SchemaIncompatible, SchemaMismatch, SubjectNotFound
 from messagehub.shm import line_file
-from messagehub.shm.compaction import MOST_SMALL_PARTS
-from messagehub.shm.directory import Directory
-from messagehub.shm.entries import table_details
+from messagehub.shm.channel_directory.directory import Directory
+from messagehub.shm.channel_directory.entries import table_details
 from messagehub.shm.identity import host
-from messagehub.shm.pending_tables import pending
-from messagehub.shm.tables import TableStore
+from messagehub.shm.tables.compaction import MOST_SMALL_PARTS
+from messagehub.shm.tables.pending_tables import pending
+from messagehub.shm.tables.tables import TableStore
 from registry import commands, events
 from registry.formats import arrow
 from registry.records import SchemaConfig

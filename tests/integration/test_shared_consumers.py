@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from messagehub import MessageHub
-from messagehub.channels.consumers import Consumer
+from messagehub.channels.consumer.consumers import Consumer
 from messagehub.errors import HubError, RingFull
 from tests.integration.block_processes import Place, place_in
 from tests.integration.harness import eventually

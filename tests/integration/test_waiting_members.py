@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from messagehub import MessageHub
-from messagehub.channels.consumers import Consumer
+from messagehub.channels.consumer.consumers import Consumer
 from tests.conftest import QUICK
 from tests.integration.block_processes import Place, place_in
 from tests.integration.harness import PATIENCE_SECONDS, Served, eventually

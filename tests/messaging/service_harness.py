@@ -120,21 +120,23 @@ def sender_of(broker: Served, hub: MessageHub) -> str:
 
 
 def services(hub: MessageHub) -> Services:
-    return hub._parts.services  # private: a hub shows neither its links nor what it knows of workers
+    return hub._parts.services  # private: a hub shows neither its connections nor what it knows of workers
 
 
-def link_of(hub: MessageHub) -> ServiceConnection:
+def connection_of(hub: MessageHub) -> ServiceConnection:
     """The only one of the hub."""
-    (link,) = services(
+    (connection,) = services(
         hub
-    ).requests.links._links.values()  # private: what is tested happens on the link, inside of a call
-    return link
+    ).requests.connections._connections.values()  # private: what is tested happens on the connection, inside of a call
+    return connection
 
 
 def has_nothing_open(hub: MessageHub) -> bool:
-    """Whether every reply that a hub asked for has ended on its links."""
-    links = services(hub).requests.links._links.values()  # private: what is left of an ended stream only takes memory
-    return all(link.is_idle for link in links)
+    """Whether every reply that a hub asked for has ended on its connections."""
+    connections = services(
+        hub
+    ).requests.connections._connections.values()  # private: what is left of an ended stream only takes memory
+    return all(connection.is_idle for connection in connections)
 
 
 def has_waiting(served: ServiceWorker) -> bool:

@@ -1,4 +1,4 @@
-"""What else waits for a broker: every method has a twin to await, which does the same and does not block the loop."""
+"""Every method that waits for a broker has an asynchronous form, which does the same and does not block the loop."""
 
 import asyncio
 import functools
@@ -134,9 +134,9 @@ def waiting_methods(cls: type) -> set[str]:
 
 def test_everything_of_a_hub_that_waits_can_be_awaited() -> None:
     # These two are awaited as such, and nobody waits in `submit`.
-    twins = {f"{name}_async" for name in waiting_methods(MessageHub) - {"begin_request", "stream", "submit"}}
-    assert {"request_async", "discover_async", "health_async"} <= twins
-    assert {name for name in twins if not inspect.iscoroutinefunction(getattr(MessageHub, name, None))} == set()
+    asynchronous = {f"{name}_async" for name in waiting_methods(MessageHub) - {"begin_request", "stream", "submit"}}
+    assert {"request_async", "discover_async", "health_async"} <= asynchronous
+    assert {name for name in asynchronous if not inspect.iscoroutinefunction(getattr(MessageHub, name, None))} == set()
 
 
 async def unawaited(*_: Any) -> None:

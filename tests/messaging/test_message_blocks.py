@@ -18,9 +18,9 @@ from messagehub.errors import DataLost, MessageTooLarge
 from messagehub.payloads import blocks as message_blocks
 from messagehub.protocol.topic_frames import ARROW_BATCH, HEAD, IN_BLOCK
 from messagehub.shm import messages as message_files
-from messagehub.shm.directory import Directory
+from messagehub.shm.channel_directory.directory import Directory
+from messagehub.shm.channel_directory.location import directory_of
 from messagehub.shm.errors import DataBlockError
-from messagehub.shm.location import directory_of
 from messagehub.topics.messages import Message
 from tests.conftest import QUICK
 from tests.integration.harness import ROOT, Peer, Served, clean_environment, eventually, hub_of, run_script
@@ -238,7 +238,7 @@ def test_a_full_shared_memory_is_a_clear_error(broker: Served, monkeypatch: pyte
         directory.unlink()
 
 
-def test_a_kept_topic_takes_what_fits_and_says_so_otherwise(broker: Served) -> None:
+def test_a_retained_topic_takes_what_fits_and_says_so_otherwise(broker: Served) -> None:
     with hub_of(broker) as hub:
         topic = hub.topic("kept", keep=10)
         middle = large(40_000)

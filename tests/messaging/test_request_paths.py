@@ -1,4 +1,4 @@
-"""`request`, `begin_request`, `stream` and their async twins: the same retries, dead letters and numbers."""
+"""`request`, `begin_request`, `stream` and their asynchronous forms: the same retries, dead letters and numbers."""
 
 import asyncio
 import threading

@@ -38,8 +38,8 @@ from tests.messaging.service_harness import (
     SECONDS,
     Gate,
     WorkerProcess,
+    connection_of,
     has_waiting,
-    link_of,
     metrics,
     patient_hub,
     services,
@@ -54,9 +54,9 @@ class Unspeakable(Exception):
         raise KeyError
 
 
-def is_read(link: ServiceConnection) -> bool:
-    """Whether a thread waits for what comes on the link."""
-    return link._reading.locked()  # private: a thread that reads looks like any other that waits
+def is_read(connection: ServiceConnection) -> bool:
+    """Whether a thread waits for what comes on the connection."""
+    return connection.reading.is_held
 
 
 @pytest.fixture
@@ -207,11 +207,11 @@ def test_after_an_interrupt_a_result_can_still_be_taken_and_the_link_is_read(
     gate = Gate()
     with patient_hub(broker) as hub, hub.serve("name:gate", gate, concurrency=3):
         pending = caller.begin_request("name:gate", 7, timeout=SECONDS)
-        link = link_of(caller)
-        interrupt(lambda: is_read(link))
+        connection = connection_of(caller)
+        interrupt(lambda: is_read(connection))
         with pytest.raises(KeyboardInterrupt):
             pending.result()
-        interrupt(lambda: is_read(link))
+        interrupt(lambda: is_read(connection))
         with pytest.raises(KeyboardInterrupt):
             caller.request("name:gate", 8, timeout=SECONDS)
         streamed = caller.stream("name:gate", 9, timeout=SECONDS)
@@ -229,12 +229,12 @@ def test_a_message_that_was_broken_off_is_not_continued_by_the_next(
 ) -> None:
     process = worker("service:stopped")
     caller.request("service:stopped", 0, timeout=SECONDS)
-    link = link_of(caller)
+    connection = connection_of(caller)
     process.signal(signal.SIGSTOP)
 
     def is_full() -> bool:
         """The socket takes nothing more, so that the sender waits in the middle of its message."""
-        return not select.select([], [link.fd], [], 0)[1]
+        return not select.select([], [connection.fd], [], 0)[1]
 
     interrupt(is_full)
     with pytest.raises(KeyboardInterrupt):
@@ -247,26 +247,26 @@ def test_threads_that_wait_for_one_result_both_get_it(broker: Served, caller: Me
     gate = Gate()
     with patient_hub(broker) as hub, hub.serve("name:gate", gate), ThreadPoolExecutor(2) as threads:
         pending = caller.begin_request("name:gate", 7, timeout=SECONDS)
-        link = link_of(caller)
+        connection = connection_of(caller)
         first = threads.submit(pending.result)
-        eventually(lambda: is_read(link))
+        eventually(lambda: is_read(connection))
         second = threads.submit(pending.result)
         assert gate.entered.acquire(timeout=SECONDS)
         gate.opened.set()
         assert (first.result(SECONDS), second.result(SECONDS)) == (7, 7)
 
 
-# -- links -----------------------------------------------------------------------------------------------------
+# -- connections -----------------------------------------------------------------------------------------------------
 
 
 def test_a_link_that_ended_before_sending_is_not_waited_for(broker: Served, caller: MessageHub) -> None:
-    """Two threads have the link; one reads its end and closes it before the other has sent."""
+    """Two threads have the connection; one reads its end and closes it before the other has sent."""
     with patient_hub(broker) as hub, hub.serve("name:one", lambda message, context: 1):
         caller.request("name:one", timeout=SECONDS)
-        link = link_of(caller)
-        link.close()
+        connection = connection_of(caller)
+        connection.close()
         with pytest.raises(NotSent):
-            link.ask(100, b"", time.monotonic() + 2)
+            connection.ask(100, b"", time.monotonic() + 2)
         assert caller.request("name:one", timeout=SECONDS) == 1
 
 
@@ -283,7 +283,7 @@ def test_an_earlier_turn_to_read_is_not_taken_for_the_answer(broker: Served, cal
 
         with ThreadPoolExecutor(1) as threads:
             threads.submit(hand_over)
-            found = link_of(caller).finish(100, answer, time.monotonic() - 1).frame
+            found = connection_of(caller).finish(100, answer, time.monotonic() - 1).frame
         assert found.endswith(b"here")
 
 
@@ -293,11 +293,11 @@ def test_what_was_answered_before_the_worker_ended_is_not_lost_to_one_who_sends(
     process = worker("service:echo")
     caller.request("service:echo", 0, timeout=SECONDS)
     pending = caller.begin_request("service:echo", 1, timeout=SECONDS)
-    link = link_of(caller)
-    assert select.select([link.fd], [], [], SECONDS)[0]  # the answer is here, unread
+    connection = connection_of(caller)
+    assert select.select([connection.fd], [], [], SECONDS)[0]  # the answer is here, unread
     process.kill()
     with pytest.raises(NotSent):
-        link.post(100, b"x", ServiceAnswer(), time.monotonic() + SECONDS)
+        connection.post(100, b"x", ServiceAnswer(), time.monotonic() + SECONDS)
     assert pending.result() == 1
     with pytest.raises(ServiceNotFound):
         caller.request("service:echo", 2, timeout=SECONDS)
@@ -329,15 +329,15 @@ def test_what_comes_while_a_worker_closes_is_refused_so_that_it_can_be_tried_aga
     with patient_hub(broker) as hub:
         served = hub.serve("name:ending", lambda message, context: 1)
         caller.request("name:ending", timeout=SECONDS)
-        link = link_of(caller)
+        connection = connection_of(caller)
         monkeypatch.setattr(
             ServerConnection, "is_to_be_read", lambda *_: False
         )  # by nobody, as when the threads have ended
         frame = call(REQUEST, 1, 0, 100, time.monotonic() + SECONDS, served.worker_id.encode(), b"", b"")
         answer = ServiceAnswer()
-        link.post(100, frame, answer, time.monotonic() + SECONDS)
+        connection.post(100, frame, answer, time.monotonic() + SECONDS)
         hub.close()
-        assert link.finish(100, answer, time.monotonic() + SECONDS).form == REFUSED
+        assert connection.finish(100, answer, time.monotonic() + SECONDS).form == REFUSED
 
 
 # -- streams and strangers -------------------------------------------------------------------------------------
@@ -386,15 +386,15 @@ def test_streams_that_were_left_early_are_not_kept(broker: Served, caller: Messa
                 assert part == 0
                 break
         assert list(caller.stream("name:stream", timeout=SECONDS)) == [0, 1, 2]
-        eventually(lambda: link_of(caller).is_idle)
+        eventually(lambda: connection_of(caller).is_idle)
 
 
 def test_a_connection_that_is_lost_while_somebody_sends_is_closed(broker: Served, caller: MessageHub) -> None:
     with patient_hub(broker) as hub, hub.serve("name:one", lambda message, context: 1):
         assert caller.request("name:one", timeout=SECONDS) == 1
-        link = link_of(caller)
+        connection = connection_of(caller)
         sent, go_on = threading.Event(), threading.Event()
-        real = link._socket  # private: a send that takes its time cannot be had otherwise
+        real = connection._socket  # private: a send that takes its time cannot be had otherwise
 
         class Slow:
             def send(self, data: bytes) -> int:
@@ -406,11 +406,11 @@ def test_a_connection_that_is_lost_while_somebody_sends_is_closed(broker: Served
             def __getattr__(self, name: str) -> Any:
                 return getattr(real, name)
 
-        link._socket = Slow()  # private: as above, for this one connection
-        sending = threading.Thread(target=link.tell, args=(b"", time.monotonic() + SECONDS))
+        connection._socket = Slow()  # private: as above, for this one connection
+        sending = threading.Thread(target=connection.tell, args=(b"", time.monotonic() + SECONDS))
         sending.start()
         assert sent.wait(SECONDS)
-        link.close()
+        connection.close()
         go_on.set()
         sending.join()
         assert real.fileno() == -1

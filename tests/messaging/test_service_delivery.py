@@ -37,9 +37,9 @@ from tests.messaging.service_harness import (
     SOON,
     Gate,
     WorkerProcess,
+    connection_of,
     connections,
     has_waiting,
-    link_of,
     metrics,
     patient_hub,
     sender_of,
@@ -217,7 +217,7 @@ def test_a_request_that_expired_in_the_mailbox_is_not_handled_but_what_was_sent_
         gate.opened.set()
         assert caller.request("name:busy", "last", timeout=SECONDS) == "last"
         # private: that a request expired unseen is told to a caller who has given up, and is counted nowhere
-        eventually(lambda: link_of(caller)._late == 0)
+        eventually(lambda: connection_of(caller)._late == 0)
     assert gate.seen == ["running", "sent", "last"]
     assert metrics(hub)["expired"] == metrics(caller)["timeouts"] == 1
     assert metrics(caller)["late_replies"] == 0

@@ -44,6 +44,7 @@ RAISED: dict[str, list[dict[str, Any]]] = {
     "TABLE_ON_OTHER_HOST": [TABLE | {"host": "a"}, {"type": "TABLE_DROP", "channel": "c", "host": "b"}],
     "NOT_OWNER": [PRODUCER, {"type": "PRODUCER_UNREGISTER", "channel": "c", "lease": "other"}],
     "NOT_REGISTERED": [PRODUCER, {"type": "CONSUMER_UNREGISTER", "channel": "c", "consumer_id": "r"}],
+    "EVICTED": [PRODUCER, CONSUMER, {"type": "MEMBER_EVICT", "channel": "c", "member_id": "r"}, CONSUMER],
     "PRODUCER_ALREADY_REGISTERED": [PRODUCER, PRODUCER | {"producer_id": "p"}],
     "CONSUMER_ALREADY_REGISTERED": [PRODUCER, CONSUMER, CONSUMER | {"lease": "other"}],
     "POLICY_MISMATCH": [PRODUCER, PRODUCER | {"producer_id": "p", "access": "shared"}],

@@ -133,7 +133,7 @@ def has_bad_base64(message: dict[str, Any]) -> bool:
 
 
 def base64_fields(message: dict[str, Any]) -> list[str]:
-    """The payloads of kept messages."""
+    """The payloads of retained messages."""
     listed = message.get("messages")
     items = [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
     return [item["payload"] for item in items if isinstance(item.get("payload"), str)]

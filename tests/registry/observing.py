@@ -6,10 +6,11 @@ import msgspec
 
 from messagehub.protocol import Beacon, decode_event, encode
 from registry import events
-from registry.channels.state import Channels
 from registry.records import Channel
 from registry.registry import Registry
 from registry.schemas.checks import SchemaCheck, run_check, text_of
+from registry.topics.positions import SavedPosition
+from registry.topics.retained import SavedTopic
 
 
 def whole_state(registry: Registry) -> bytes:
@@ -69,13 +70,48 @@ def encoded_channels(channels: dict[str, Any]) -> dict[str, bytes]:
     return {name: msgspec.json.encode(channel) for name, channel in channels.items()}
 
 
+def followed_state(registry: Registry) -> bytes:
+    """What a copy has in common with the registry that it follows: all but leases, services and subscribers."""
+    catalog = registry.schemas
+    return msgspec.json.encode(
+        {
+            "revision": registry.revision,
+            "channels": sorted(registry.channels.items()),
+            "priorities": registry.priorities,
+            "schemas": [catalog.last_id, catalog.configs, catalog.modes, catalog.every()],
+            "topics": [topic for topic, _ in registry.topics.every()],
+            "positions": registry.positions.every(),
+        },
+        order="sorted",
+    )
+
+
+def _copy_of(registry: Registry) -> Registry:
+    """Return another registry with the same records, in objects of its own."""
+    copy, catalog = Registry(terms=registry.terms), registry.schemas
+    copy.schemas.restore(
+        catalog.every(),
+        last_id=catalog.last_id,
+        configs=dict(catalog.configs),
+        modes=dict(catalog.modes),
+        revision=registry.revision,
+    )
+    saved = msgspec.json.encode([registry.topics.every(), registry.positions.every(), list(registry.channels.values())])
+    topics, positions, channels = msgspec.json.decode(
+        saved, type=tuple[list[SavedTopic], list[SavedPosition], list[Channel]]
+    )
+    copy.topics.restore(topics)
+    copy.positions.restore(positions, now=0.0)
+    copy.log.restore_copy(channels, revision=registry.revision)
+    return copy
+
+
 class Watcher:
-    """Knows the channels from events alone, as they come off the wire, and checks that none is missing."""
+    """Has a copy of the registry from events alone, as they come off the wire, and checks that none is missing."""
 
     def __init__(self, registry: Registry) -> None:
-        snapshot = msgspec.json.encode(list(registry.channels.values()))
-        records = msgspec.json.decode(snapshot, type=list[Channel])
-        self.channels = Channels({record.name: record for record in records})
+        self.copy = _copy_of(registry)
+        self.channels = self.copy.channels
         self.schema_revisions = _schema_revisions(registry)
         self.topic_revisions = {topic.name: topic.revision for topic, _ in registry.topics.every()}
         self.revision = registry.revision
@@ -85,6 +121,9 @@ class Watcher:
         assert not isinstance(heard, Beacon | events.ServiceChanged)
         assert heard.revision == self.revision + 1, "revisions increase by one"
         self.revision = heard.revision
+        held = self.channels.get(getattr(heard, "channel", ""))
+        held_revision = held.revision if held else 0
+        self.copy.log.follow(heard)
         if isinstance(heard, events.AnySchemaEvent):
             assert heard.previous == self.schema_revisions.get(heard.subject, 0)
             self.schema_revisions[heard.subject] = heard.revision
@@ -95,13 +134,11 @@ class Watcher:
             if isinstance(heard, events.TopicRetained):
                 self.topic_revisions[heard.name] = heard.revision
             return
-        held = self.channels.get(heard.channel)
-        assert heard.previous == (held.revision if held else 0), "previous names the event before on the topic"
+        assert heard.previous == held_revision, "previous names the event before on the topic"
         if isinstance(heard, events.ChannelCreated | events.ChannelDeclared):
             assert not heard.record.producers
             assert not heard.record.consumers
             assert heard.record.revision == heard.revision
-        self.channels.evolve(heard)
 
 
 def schema_hash(schema: object) -> str:

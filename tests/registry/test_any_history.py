@@ -1,7 +1,8 @@
 """Any history of commands, silences and restarts keeps the registry's promises.
 
 A simple model says who is registered, under which lease, and how long each lease has been silent. Hypothesis drives
-both, and after every step compares them, a watcher that has only events, and two stores that have only rows.
+both, and after every step compares them, a copy that has only events, two stores that have only rows, and the
+keys of a site in etcd.
 """
 
 import tempfile
@@ -23,7 +24,15 @@ from registry.records import Channel, Keep, RetainedMessage, SchemaConfig, Schem
 from registry.registry import Registry
 from registry.topics.retained import SavedTopic
 from tests.levels import examples
-from tests.registry.observing import Watcher, encoded_channels, members_of_leases, schema_hash, whole_state
+from tests.registry.observing import (
+    Watcher,
+    encoded_channels,
+    followed_state,
+    members_of_leases,
+    schema_hash,
+    whole_state,
+)
+from tests.site.etcd_keys import EtcdKeys
 
 TERMS = Terms(heartbeat_seconds=1.0, stall_seconds=4.0, lease_seconds=20.0)
 
@@ -94,6 +103,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.registry = Registry(terms=TERMS)
         self.stores: list[Store] = [MemoryStore(), SQLiteStore(Path(self.directory.name) / "registry.db", sync="off")]
         self.watcher = Watcher(self.registry)
+        self.keys: EtcdKeys | None = EtcdKeys()
         self.unsent: list[events.AnyEvent] = []
         self.now = 100.0
         self.members: dict[Member, tuple[str, bool]] = {}  # lease, ready
@@ -298,6 +308,8 @@ class AnyHistory(RuleBasedStateMachine):
         for store in self.stores:
             rows = [row for event in self.unsent for row in store.rows(event)]
             store.write(rows, revision=self.registry.revision, durable=True)
+        if self.keys is not None:
+            self.keys.write(self.unsent)
         self.unsent = []
 
     @rule(which=st.integers(0, 1))
@@ -316,8 +328,19 @@ class AnyHistory(RuleBasedStateMachine):
         self.registry.positions.restore(saved.positions, now=self.now)
         self.registry.restore(saved.channels, revision=saved.revision, now=self.now)
         self.watcher = Watcher(self.registry)
+        self.keys = None  # whoever follows hears of no stall that a restart ends
         held = {lease for lease, _ in self.members.values()}
         self.renewed_at = dict.fromkeys(held, self.now)
+        self.stalled = set()
+
+    @rule()
+    def change_leader(self) -> None:
+        """Another hub, which has followed until now, decides from now on."""
+        self.flush()
+        self.registry = self.watcher.copy
+        self.watcher = Watcher(self.registry)
+        self.unsent += self.registry.lead(epoch_floor=0, now=self.now)
+        self.renewed_at = dict.fromkeys({lease for lease, _ in self.members.values()}, self.now)
         self.stalled = set()
 
     # -- what must hold ------------------------------------------------------------------------------------
@@ -333,9 +356,11 @@ class AnyHistory(RuleBasedStateMachine):
             if not self.exists(name):
                 self.priorities.pop(name, None)
         if not self.unsent:
-            assert encoded_channels(self.watcher.channels) == encoded_channels(self.registry.channels)
+            assert followed_state(self.watcher.copy) == followed_state(self.registry)
             for store in self.stores:
                 self.kept_by(store)
+            if self.keys is not None:
+                self.kept_by_keys(self.keys)
 
     def channels_are_the_models(self) -> None:
         assert self.registry.channels.keys() == {name for name in CHANNELS if self.exists(name)}
@@ -382,6 +407,17 @@ class AnyHistory(RuleBasedStateMachine):
         assert sorted(saved.topics, key=_topic_name) == sorted(self.registry.topics.every(), key=_topic_name)
         kept_channels = {channel.name: _as_after_restart(channel) for channel in saved.channels}
         assert kept_channels == {n: _as_after_restart(c) for n, c in self.registry.channels.items()}
+
+    def kept_by_keys(self, keys: EtcdKeys) -> None:
+        """What a hub loads that begins to follow is what the leader has, stalls, conflicts and shares included."""
+        saved, catalog = keys.load(self.registry.revision), self.registry.schemas
+        assert encoded_channels({channel.name: channel for channel in saved.channels}) == encoded_channels(
+            self.registry.channels
+        )
+        assert (saved.last_schema_id, saved.configs, saved.modes) == (catalog.last_id, catalog.configs, catalog.modes)
+        assert sorted(saved.schemas, key=_place) == sorted(catalog.every(), key=_place)
+        if not (saved.channels or saved.schemas or saved.configs or saved.modes):
+            assert not len(keys), "nothing is left behind"
 
     # -- the model -----------------------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ def result_of(registry: Registry, wire_type: str, **fields: Any) -> CheckResult:
     return run_check(check)
 
 
-def test_reader_is_judged_against_the_schema_that_the_channel_has_now(registry: Registry) -> None:
+def test_reader_is_checked_against_the_schema_that_the_channel_has_now(registry: Registry) -> None:
     ask(registry, "PRODUCER_REGISTER", channel="c", schema_hash=digest_of(INTEGER))
     reader = {"channel": "c", "consumer_id": "r", "expected_schema_hash": digest_of(EITHER)}
     result = result_of(registry, "CONSUMER_REGISTER", **reader)
@@ -62,13 +62,13 @@ def test_result_of_a_known_schema_does_not_count_for_one_that_nobody_knows(regis
         ask(registry, "CONSUMER_REGISTER", result=result, **reader)
 
 
-def test_reader_that_names_the_channel_by_its_display_name_is_judged_too(registry: Registry) -> None:
+def test_reader_that_names_the_channel_by_its_display_name_is_checked_too(registry: Registry) -> None:
     ask(registry, "PRODUCER_REGISTER", channel="c", schema_hash=digest_of(INTEGER))
     shown = {"channel": "c | pid:1-0", "consumer_id": "r", "expected_schema_hash": digest_of(EITHER)}
     assert result_of(registry, "CONSUMER_REGISTER", **shown).check is not None
 
 
-def test_schema_is_registered_against_the_references_that_it_was_judged_with(registry: Registry) -> None:
+def test_schema_is_registered_against_the_references_that_it_was_checked_with(registry: Registry) -> None:
     whole = {"subject": "b", "schema": {"$ref": "a.json"}, "references": NEWEST}
     result = result_of(registry, "SCHEMA_REGISTER", **whole)
     assert not result.differences
@@ -77,7 +77,7 @@ def test_schema_is_registered_against_the_references_that_it_was_judged_with(reg
         ask(registry, "SCHEMA_REGISTER", result=result, **whole)
 
 
-def test_schema_is_judged_at_the_level_and_against_the_versions_of_now(registry: Registry) -> None:
+def test_schema_is_checked_at_the_level_and_against_the_versions_of_now(registry: Registry) -> None:
     ask(registry, "SCHEMA_CONFIG_SET", subject="b", config={"compatibility": "NONE"})
     result = result_of(registry, "SCHEMA_REGISTER", subject="b", schema=STRING)
     ask(registry, "SCHEMA_CONFIG_SET", subject="b", config={"compatibility": "BACKWARD"})

@@ -68,6 +68,6 @@ def test_a_table_is_checked_like_a_ring() -> None:
         registry.apply(commands.RegisterConsumer(channel="c", consumer_id="r", expected_schema_hash="x"), now=0.0)
 
 
-def test_a_display_name_is_judged_as_its_channel(known: Driver) -> None:
+def test_a_display_name_is_checked_as_its_channel(known: Driver) -> None:
     found = known.ask("DISCOVERY_REQUEST", channel="c | pid:1-0", expected_schema_hash=digest_of(NUMBER))
     assert found.compatible is True

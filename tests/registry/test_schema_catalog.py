@@ -151,7 +151,7 @@ def test_what_is_no_schema_of_its_type_is_refused(hub: Driver, schema_type: str,
     hub.refused(InvalidSchema, "SCHEMA_REGISTER", subject="s", schema=schema, schema_type=schema_type)
 
 
-def test_schema_beyond_what_can_be_judged_is_refused_as_too_complex(hub: Driver) -> None:
+def test_schema_beyond_what_can_be_checked_is_refused_as_too_complex(hub: Driver) -> None:
     hub.refused(SchemaTooComplex, "SCHEMA_REGISTER", subject="s", schema=DEEP)
 
 

@@ -1,4 +1,4 @@
-"""Kept topics, as rules: offsets, numbers, definitions and bounds."""
+"""Retained topics, as rules: offsets, numbers, definitions and bounds."""
 
 from typing import Any
 

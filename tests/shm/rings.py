@@ -8,10 +8,10 @@ from messagehub.shm import core
 from messagehub.shm.core import python_ring
 from messagehub.shm.layout import Checksum, Kind, WhenFull
 from messagehub.shm.payloads import codec_for
-from messagehub.shm.read_results import Gap, Item
-from messagehub.shm.reader import RingReader
-from messagehub.shm.ring import RingSpec, open_writer
-from messagehub.shm.writer import RingWriter
+from messagehub.shm.rings.read_results import Gap, Item
+from messagehub.shm.rings.reader import RingReader
+from messagehub.shm.rings.ring import RingSpec, open_writer
+from messagehub.shm.rings.writer import RingWriter
 
 SLOT_BYTES = 512
 

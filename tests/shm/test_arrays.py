@@ -9,7 +9,7 @@ import pytest
 from messagehub.shm import errors
 from messagehub.shm.layout import SHAPE, Checksum, Geometry
 from messagehub.shm.payloads import codec_for
-from messagehub.shm.ring import open_reader
+from messagehub.shm.rings.ring import open_reader
 from tests.shm.rings import writer
 
 F8 = np.dtype("<f8")

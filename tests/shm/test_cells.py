@@ -6,13 +6,13 @@ import struct
 import pyarrow as pa
 import pytest
 
-from messagehub.shm.directory import Directory
+from messagehub.shm.channel_directory.directory import Directory
 from messagehub.shm.errors import PayloadDamaged
 from messagehub.shm.layout import Checksum
 from messagehub.shm.payloads import codec_for
-from messagehub.shm.reader import RingReader
-from messagehub.shm.ring import RingSpec, open_reader, open_writer
-from messagehub.shm.table_blocks import read_block, write_block
+from messagehub.shm.rings.reader import RingReader
+from messagehub.shm.rings.ring import RingSpec, open_reader, open_writer
+from messagehub.shm.tables.table_blocks import read_block, write_block
 
 GROUP = 1
 WORDS = pa.record_batch([["abc", "def", "ghi"]], names=["word"])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from messagehub.shm.column_statistics import TEXT_CHARACTERS, Collector, ColumnStatistics, comparable
+from messagehub.shm.tables.column_statistics import TEXT_CHARACTERS, Collector, ColumnStatistics, comparable
 
 NAN = float("nan")
 LAST = "\U0010ffff"

@@ -7,11 +7,11 @@ import pyarrow as pa
 import pytest
 
 from messagehub.shm import errors
-from messagehub.shm.compaction import MOST_SMALL_PARTS, compact, compact_appended
 from messagehub.shm.layout import Checksum
-from messagehub.shm.manifests import Manifest, Part, Retention
 from messagehub.shm.mapped_file import read_header
-from messagehub.shm.tables import TableStore
+from messagehub.shm.tables.compaction import MOST_SMALL_PARTS, compact, compact_appended
+from messagehub.shm.tables.manifests import Manifest, Part, Retention
+from messagehub.shm.tables.tables import TableStore
 from tests.shm.children import fork, wait
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from messagehub.shm import core, errors
-from messagehub.shm.core import python_ring
+from messagehub.shm.core import python_ring, python_writer
 from messagehub.shm.layout import (
     CLAIM,
     HEAD,
@@ -30,9 +30,9 @@ from messagehub.shm.layout import (
     scratch_bytes,
 )
 from messagehub.shm.mapped_file import Segment
-from messagehub.shm.read_results import Gap
-from messagehub.shm.reader_files import announce
-from messagehub.shm.ring import open_reader
+from messagehub.shm.rings.read_results import Gap
+from messagehub.shm.rings.reader_files import announce
+from messagehub.shm.rings.ring import open_reader
 from tests.shm.children import eventually, fork, kill, parked, wait
 from tests.shm.conftest import leaks
 from tests.shm.rings import checked, drain, number_of, payload, writer
@@ -208,6 +208,45 @@ def test_a_forked_child_neither_stores_nor_wakes(implementation: Any) -> None:
     os.close(fifo)
 
 
+def test_put_takes_what_it_was_told_to_and_leaves_the_rest_to_others() -> None:
+    if core.IMPLEMENTATION != "c":
+        pytest.skip(f"the extension is not used here: {core.REASON}")
+    bench = Bench(core)
+    assert bench.writer.put(b"one") == 0  # nothing was accepted yet
+    bench.writer.accept(bytes, None, lambda: None)
+    assert bench.writer.put(b"one") == 1
+    for refused in (bytearray(b"one"), "one", None, bytes(65)):
+        assert bench.writer.put(refused) == 0
+    for reason in ("is_taken", "has_dropped"):
+        setattr(bench.writer, reason, True)
+        assert bench.writer.put(b"two") == 0
+        setattr(bench.writer, reason, False)
+    assert bench.writer.put(b"two") == 2
+    dtype = np.dtype("u2")
+    bench.writer.accept(np.ndarray, dtype, lambda: None)
+    for array in (np.zeros(4, "u4"), np.zeros((2, 2), dtype), np.zeros(8, dtype)[::2], np.array(1, dtype)):
+        assert bench.writer.put(array) == 0
+    assert bench.writer.put(np.arange(4, dtype=dtype)) == 3
+
+
+def test_slots_that_were_held_are_used_again_once_they_are_free(implementation: Any) -> None:
+    bench = Bench(implementation)
+    held = []
+    for number in range(SLOTS - 1):
+        bench.writer.write(b"held %d" % number, None, 0)
+        held.append(bench.reader.take())
+    for _ in range(20):
+        claimed = bench.writer.claim(1)
+        if claimed == implementation.LOOK:
+            continue
+        bench.writer.publish(claimed[0], 0, 0, None)
+    assert [bytes(each) for each in held] == [b"held %d" % number for number in range(SLOTS - 1)]
+    assert bench.writer.lent == 0
+    held.clear()
+    claimed = bench.writer.claim(SLOTS)
+    assert sorted(claimed if isinstance(claimed, tuple) else bench.writer.claim(SLOTS)) == list(range(SLOTS))
+
+
 # --- through rings
 
 
@@ -376,7 +415,7 @@ def test_a_reader_that_saw_the_claim_of_a_loan_is_woken(root: str, monkeypatch: 
 
     fences = [*[False] * 100, True]  # only the first of them is the claim's
     with monkeypatch.context() as patched:
-        patched.setattr(python_ring, "fence", between)
+        patched.setattr(python_writer, "fence", between)
         loan = made.loan(300)
     assert armed == [None]
     assert select.select([reader.wake_fds()[0]], [], [], 5)[0]

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from messagehub.shm import core, errors, layout, reader_files
-from messagehub.shm.core import python_ring
+from messagehub.shm import core, errors, layout
+from messagehub.shm.core import python_primitives
+from messagehub.shm.rings import reader_files
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -54,6 +55,9 @@ def test_the_header_in_c_and_the_layout_in_python_agree() -> None:
     found = {name: int(value) for name, value in re.findall(r"\bMH_(\w+) = (\d+)", header)}
     assert found == {
         "HEAD": layout.HEAD,
+        "EPOCH": layout.EPOCH,
+        "STATE": layout.STATE,
+        "OPEN": layout.State.OPEN,
         "WRITER_TICKET": layout.WRITER_TICKET,
         "SEQUENCE": layout.SEQUENCE,
         "LENGTH": layout.LENGTH,
@@ -66,10 +70,10 @@ def test_the_header_in_c_and_the_layout_in_python_agree() -> None:
         "LOSSLESS": reader_files.LOSSLESS,
         "HELD": reader_files.HELD,
         "PINS_OFFSET": reader_files.PINS_OFFSET,
-        "GROUP_LINE_WORDS": python_ring.GROUP_LINE_WORDS,
+        "GROUP_LINE_WORDS": python_primitives.GROUP_LINE_WORDS,
     }
     for name in ("CURSOR", "TICKET", "LOSSLESS", "HELD", "PINS_OFFSET"):
-        assert getattr(python_ring, name) == getattr(reader_files, name)
+        assert getattr(python_primitives, name) == getattr(reader_files, name)
 
 
 def test_a_core_of_other_sources_is_not_used() -> None:

@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 
 from messagehub.shm import errors
-from messagehub.shm.directory import ProducerEntry
-from messagehub.shm.groups import GroupCursors, MemberShare
+from messagehub.shm.channel_directory.directory import ProducerEntry
 from messagehub.shm.identity import ProcessIdentity
 from messagehub.shm.layout import HEADER_BYTES, LENGTH, WRITER_PID, Checksum, Header, PayloadFormat
-from messagehub.shm.manifests import Manifest, manifest_path
 from messagehub.shm.mapped_file import Segment, read_header
 from messagehub.shm.payloads import codec_of
-from messagehub.shm.ring import open_reader
-from messagehub.shm.tables import TableStore
+from messagehub.shm.rings.groups import GroupCursors, MemberShare
+from messagehub.shm.rings.ring import open_reader
+from messagehub.shm.tables.manifests import Manifest, manifest_path
+from messagehub.shm.tables.tables import TableStore
 from tests.shm.rings import payload, writer
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
@@ -118,7 +118,7 @@ def test_a_schema_with_names_that_are_no_text_is_damaged(schema: pa.Schema) -> N
         codec_of(PayloadFormat.ARROW, description.replace(b"name", b"n\xffme"), "x")
 
 
-def test_a_writer_with_an_impossible_pid_is_judged_by_its_lock(root: str) -> None:
+def test_a_writer_with_an_impossible_pid_is_checked_by_its_lock(root: str) -> None:
     path = os.path.join(root, "ring")
     with writer(root), open_reader(path) as reader:
         overwrite(path, 8 * WRITER_PID, struct.pack("=Q", (1 << 64) - 1))

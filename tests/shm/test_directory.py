@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from messagehub.shm import errors
-from messagehub.shm.cleaning import clean
-from messagehub.shm.directory import Directory, EntryRegistration, ProducerEntry
+from messagehub.shm.channel_directory.cleaning import clean
+from messagehub.shm.channel_directory.directory import Directory, EntryRegistration, ProducerEntry
 from messagehub.shm.identity import ProcessIdentity, jvm_ancestor
 from messagehub.shm.payloads import codec_for
-from messagehub.shm.ring import RingSpec, open_reader, open_writer
-from messagehub.shm.writer import RingWriter
+from messagehub.shm.rings.ring import RingSpec, open_reader, open_writer
+from messagehub.shm.rings.writer import RingWriter
 from tests.shm.children import eventually, fork, kill, parked, wait
 
 

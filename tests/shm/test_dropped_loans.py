@@ -8,7 +8,7 @@ import pytest
 
 from messagehub.shm.errors import RingFull
 from messagehub.shm.layout import WhenFull
-from messagehub.shm.ring import open_reader
+from messagehub.shm.rings.ring import open_reader
 from tests.shm.rings import checked, payload, writer
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from messagehub import MessageHub
-from messagehub.shm import ended_rings
-from messagehub.shm.cleaning import clean
-from messagehub.shm.directory import Directory
-from messagehub.shm.ended_rings import last_sequence, note_ended
+from messagehub.shm.channel_directory.cleaning import clean
+from messagehub.shm.channel_directory.directory import Directory
+from messagehub.shm.rings import ended_rings
+from messagehub.shm.rings.ended_rings import last_sequence, note_ended
 
 
 @pytest.fixture

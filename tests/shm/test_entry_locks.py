@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from messagehub.shm.cleaning import clean
-from messagehub.shm.directory import Directory, ProducerEntry
-from messagehub.shm.entry_locks import ProcessLock
+from messagehub.shm.channel_directory.cleaning import clean
+from messagehub.shm.channel_directory.directory import Directory, ProducerEntry
+from messagehub.shm.channel_directory.entry_locks import ProcessLock
 from messagehub.shm.errors import NameTaken
 from messagehub.shm.identity import ProcessIdentity
 from tests.integration.harness import ROOT, clean_environment
 
 FORK = """
 import os, sys, time
-from messagehub.shm.directory import Directory, ProducerEntry
-from messagehub.shm.entry_locks import ProcessLock
+from messagehub.shm.channel_directory.directory import Directory, ProducerEntry
+from messagehub.shm.channel_directory.entry_locks import ProcessLock
 from messagehub.shm.identity import ProcessIdentity
 directory, lock = Directory("d", root=sys.argv[1]), ProcessLock()
 for name in sys.argv[2:]:

@@ -10,8 +10,8 @@ import pytest
 
 from messagehub.shm import errors
 from messagehub.shm.layout import Checksum, WhenFull
-from messagehub.shm.ring import describe
-from messagehub.shm.writer import RingWriter
+from messagehub.shm.rings.ring import describe
+from messagehub.shm.rings.writer import RingWriter
 from tests.shm.children import eventually
 from tests.shm.rings import payload, writer
 

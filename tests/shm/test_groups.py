@@ -3,13 +3,14 @@ import os
 
 import pytest
 
-from messagehub.shm import errors, groups
-from messagehub.shm.groups import MemberShare
+from messagehub.shm import errors
 from messagehub.shm.layout import WhenFull
-from messagehub.shm.read_results import Gap, Item
-from messagehub.shm.reader import RingReader
-from messagehub.shm.reader_files import ReaderFiles
-from messagehub.shm.ring import delete_group, open_reader
+from messagehub.shm.rings import groups
+from messagehub.shm.rings.groups import MemberShare
+from messagehub.shm.rings.read_results import Gap, Item
+from messagehub.shm.rings.reader import RingReader
+from messagehub.shm.rings.reader_files import ReaderFiles
+from messagehub.shm.rings.ring import delete_group, open_reader
 from tests.shm.children import fork, kill, parked, wait
 from tests.shm.rings import checked, payload, writer
 

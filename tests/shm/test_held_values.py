@@ -13,10 +13,10 @@ import pytest
 
 from messagehub.shm import errors
 from messagehub.shm.layout import Kind, WhenFull
-from messagehub.shm.read_results import Gap
-from messagehub.shm.reader import RingReader
-from messagehub.shm.ring import describe, open_reader
-from messagehub.shm.writer import RingWriter
+from messagehub.shm.rings.read_results import Gap
+from messagehub.shm.rings.reader import RingReader
+from messagehub.shm.rings.ring import describe, open_reader
+from messagehub.shm.rings.writer import RingWriter
 from tests.integration.harness import ROOT, eventually
 from tests.shm.children import kill, parked
 from tests.shm.rings import drain, number_of, payload, writer
@@ -62,7 +62,7 @@ def test_readers_of_one_process_share_one_share(root: str) -> None:
 KEEPER = """
 import sys
 import numpy as np
-from messagehub.shm.ring import open_reader
+from messagehub.shm.rings.ring import open_reader
 with open_reader(sys.argv[1], start="oldest") as reader:
     kept = []
     for _ in sys.stdin:

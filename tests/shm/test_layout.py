@@ -6,7 +6,7 @@ import pytest
 
 from messagehub.shm import errors
 from messagehub.shm.layout import HEADER_BYTES, Geometry, Header, Kind, PayloadFormat
-from messagehub.shm.ring import describe, open_reader
+from messagehub.shm.rings.ring import describe, open_reader
 from tests.shm.rings import writer
 
 

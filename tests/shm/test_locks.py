@@ -16,7 +16,7 @@ from messagehub.shm.locks import (
     shared,
     try_lock,
 )
-from messagehub.shm.ring import describe, open_reader
+from messagehub.shm.rings.ring import describe, open_reader
 from tests.shm.children import fork, kill, parked, wait
 from tests.shm.rings import checked, number_of, payload, writer
 

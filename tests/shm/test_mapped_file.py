@@ -4,9 +4,9 @@ import sys
 import pytest
 
 from messagehub.shm import errors
-from messagehub.shm.directory import Directory
+from messagehub.shm.channel_directory.directory import Directory
 from messagehub.shm.mapped_file import Segment, write_file
-from messagehub.shm.ring import open_reader
+from messagehub.shm.rings.ring import open_reader
 from tests.shm.children import fork, wait
 from tests.shm.rings import writer
 

@@ -7,8 +7,8 @@ import pytest
 
 from messagehub.shm import errors
 from messagehub.shm.mapped_file import Segment
-from messagehub.shm.read_results import Gap
-from messagehub.shm.ring import open_reader
+from messagehub.shm.rings.read_results import Gap
+from messagehub.shm.rings.ring import open_reader
 from tests.shm.rings import drain, payload, writer
 
 

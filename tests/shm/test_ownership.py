@@ -1,4 +1,4 @@
-"""The place of a group: made and used by its members, judged on every opening, and never a way out of it."""
+"""The directory of a group: made and used by its members, checked on every opening, and never a way out of it."""
 
 import json
 import os
@@ -14,16 +14,16 @@ import pyarrow as pa
 import pytest
 
 from messagehub.shm import errors
-from messagehub.shm.cleaning import clean
-from messagehub.shm.directory import Directory, ProducerEntry
-from messagehub.shm.entries import newest_table
+from messagehub.shm.channel_directory.cleaning import clean
+from messagehub.shm.channel_directory.directory import Directory, ProducerEntry
+from messagehub.shm.channel_directory.entries import newest_table
+from messagehub.shm.channel_directory.ownership import group_of, parent_of
 from messagehub.shm.identity import ProcessIdentity
 from messagehub.shm.layout import HEADER_BYTES, Header
 from messagehub.shm.mapped_file import open_lock, open_trusted, remove_file, write_file
-from messagehub.shm.ownership import group_of, parent_of
 from messagehub.shm.payloads import codec_for
-from messagehub.shm.ring import RingSpec, open_reader, open_writer
-from messagehub.shm.tables import TableStore
+from messagehub.shm.rings.ring import RingSpec, open_reader, open_writer
+from messagehub.shm.tables.tables import TableStore
 from tests.shm.children import die_with_parent, fork, kill, parked, wait
 from tests.shm.rings import checked, payload
 
@@ -257,7 +257,7 @@ def test_a_link_in_the_place_of_a_directory_leads_no_cleaner_out(place: str, pre
     assert {name: os.stat(name).st_mtime_ns for name in (precious, *everything(precious))} == before
 
 
-def test_a_directory_that_is_swapped_while_it_is_used_is_the_one_that_was_judged(place: str, precious: str) -> None:
+def test_a_directory_that_is_swapped_while_it_is_used_is_the_one_that_was_checked(place: str, precious: str) -> None:
     directory = left_by(ALICE, place)
     path = directory.channel_path("c")
 

@@ -7,9 +7,9 @@ import pytest
 from messagehub.shm import errors
 from messagehub.shm.layout import PayloadFormat, WhenFull
 from messagehub.shm.payloads import codec_for
-from messagehub.shm.read_results import Gap
-from messagehub.shm.reader import RingReader
-from messagehub.shm.ring import open_reader
+from messagehub.shm.rings.read_results import Gap
+from messagehub.shm.rings.reader import RingReader
+from messagehub.shm.rings.ring import open_reader
 from tests.shm.rings import writer
 
 SCHEMA = pa.schema([("a", pa.int64()), ("s", pa.utf8()), ("n", pa.list_(pa.float32()))])

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from messagehub.shm import errors
-from messagehub.shm.read_results import Item
-from messagehub.shm.ring import open_reader
-from messagehub.shm.tables import TableStore
+from messagehub.shm.rings.read_results import Item
+from messagehub.shm.rings.ring import open_reader
+from messagehub.shm.tables.tables import TableStore
 from tests.shm.rings import writer
 
 STRICT = pa.schema([pa.field("x", pa.int64(), nullable=False), pa.field("y", pa.int64())])

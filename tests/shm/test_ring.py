@@ -6,12 +6,12 @@ import time
 import pytest
 
 from messagehub.shm import core, errors
-from messagehub.shm.core import python_ring
+from messagehub.shm.core import python_ring, python_writer
 from messagehub.shm.layout import Checksum, Kind, WhenFull
-from messagehub.shm.read_results import Gap, Position
-from messagehub.shm.reader import RingReader
-from messagehub.shm.reader_files import CURSOR, LOSSLESS, TICKET
-from messagehub.shm.ring import open_reader
+from messagehub.shm.rings.read_results import Gap, Position
+from messagehub.shm.rings.reader import RingReader
+from messagehub.shm.rings.reader_files import CURSOR, LOSSLESS, TICKET
+from messagehub.shm.rings.ring import open_reader
 from tests.shm.children import eventually, fork, kill, parked, wait
 from tests.shm.rings import checked, drain, payload, writer
 
@@ -378,7 +378,7 @@ def test_a_reader_that_met_a_claimed_slot_is_woken_when_the_writer_gives_it_back
 
     fences = [*[False] * 100, True]  # only the first of them is the claim's
     with monkeypatch.context() as patched:
-        patched.setattr(python_ring, "fence", between)
+        patched.setattr(python_writer, "fence", between)
         with pytest.raises(errors.RingFull):
             made.write(payload(3), timeout_seconds=0)
     (second,) = came

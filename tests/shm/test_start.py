@@ -2,8 +2,8 @@
 
 import os
 
-from messagehub.shm.read_results import Gap, Item
-from messagehub.shm.ring import open_reader
+from messagehub.shm.rings.read_results import Gap, Item
+from messagehub.shm.rings.ring import open_reader
 from tests.shm.children import fork, wait
 from tests.shm.rings import drain, payload, writer
 

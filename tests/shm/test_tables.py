@@ -4,13 +4,14 @@ import pickle
 import pyarrow as pa
 import pytest
 
-from messagehub.shm import errors, manifests
+from messagehub.shm import errors
 from messagehub.shm.identity import ProcessIdentity
 from messagehub.shm.layout import Checksum
-from messagehub.shm.manifests import Retention
-from messagehub.shm.ring import open_reader
-from messagehub.shm.table_blocks import read_block
-from messagehub.shm.tables import TableStore
+from messagehub.shm.rings.ring import open_reader
+from messagehub.shm.tables import manifests
+from messagehub.shm.tables.manifests import Retention
+from messagehub.shm.tables.table_blocks import read_block
+from messagehub.shm.tables.tables import TableStore
 from tests.shm.children import fork, kill, parked, wait
 
 
@@ -105,7 +106,7 @@ def test_a_finished_task_is_safe_from_cleaners_while_the_keeper_lives_and_swept_
         transaction.commit([], now=2.0)
 
 
-def test_a_keeper_on_another_host_is_judged_by_age(store: TableStore) -> None:
+def test_a_keeper_on_another_host_is_checked_by_age(store: TableStore) -> None:
     keeper = ProcessIdentity.current()._replace(host="elsewhere")
     transaction = store.begin(now=1000.0, keeper=keeper)
     transaction.write_part(table(1).to_batches(), table(1).schema)

@@ -9,8 +9,8 @@ import pytest
 
 from messagehub.shm import errors
 from messagehub.shm.layout import Kind, WhenFull
-from messagehub.shm.ring import describe, open_reader
-from messagehub.shm.writer import RingWriter
+from messagehub.shm.rings.ring import describe, open_reader
+from messagehub.shm.rings.writer import RingWriter
 from tests.shm.children import kill, parked
 from tests.shm.rings import number_of, payload, writer
 

@@ -9,7 +9,7 @@ import pytest
 
 from messagehub.shm import errors
 from messagehub.shm.layout import WhenFull
-from messagehub.shm.ring import open_reader
+from messagehub.shm.rings.ring import open_reader
 from tests.shm.children import fork, kill, parked, wait
 from tests.shm.rings import checked, drain, payload, writer
 

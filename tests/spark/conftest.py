@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from messagehub import MessageHub
-from messagehub.shm.directory import Directory
-from messagehub.shm.tables import TableStore
+from messagehub.shm.channel_directory.directory import Directory
+from messagehub.shm.tables.tables import TableStore
 from tests.integration.harness import Served
 from tests.spark.sessions import close, new_session
 

@@ -87,10 +87,11 @@ class Job:
         return "followed"
 
     def read_messages(self, topic: str = "") -> list[int]:
-        """Return the number of messages and the sum of the numbers in them, of a topic or of the channel."""
+        """Return how many messages a topic or the channel has, how many differ, and the sum of the numbers in them."""
         options = {name: self.options[name] for name in ("dir", "domain")} | {"topic": topic} if topic else self.options
         back = self.spark.read.format("messagehub").options(**options).load()
-        found = back.selectExpr("count(*)", "sum(cast(cast(payload as string) as long))").collect()[0]
+        numbers = back.selectExpr("cast(cast(payload as string) as long) as number")
+        found = numbers.selectExpr("count(*)", "count(distinct number)", "sum(number)").collect()[0]
         return [int(value or 0) for value in found]
 
     def through_topics(self, checkpoints: str) -> dict[str, list[int]]:

@@ -7,8 +7,8 @@ import pytest
 
 from messagehub import MessageHub
 from messagehub.errors import ConfigurationError, SchemaIncompatible
-from messagehub.shm.entries import table_details
-from messagehub.shm.tables import TableStore
+from messagehub.shm.channel_directory.entries import table_details
+from messagehub.shm.tables.tables import TableStore
 from messagehub.spark.options import Options
 from messagehub.spark.registration import check, register
 from messagehub.spark.schema_mapping import schema_hash, schema_text

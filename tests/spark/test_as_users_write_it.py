@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, lit
 
 from messagehub import spark as hub_spark
-from messagehub.shm.directory import Directory
-from messagehub.shm.tables import TableStore
+from messagehub.shm.channel_directory.directory import Directory
+from messagehub.shm.tables.tables import TableStore
 
 QUERY_SECONDS = 120
 
@@ -53,6 +54,34 @@ def test_a_temporary_view_is_read_and_inserted_into(spark: SparkSession, filled:
     spark.sql("INSERT INTO seen VALUES (7)")
     again = spark.read.format("messagehub").options(**filled).load()
     assert sorted(row.id for row in again.collect()) == [0, 1, 2, 3, 4, 7]
+
+
+def test_a_view_keeps_its_generation_and_says_when_that_is_gone(
+    spark: SparkSession, filled: dict[str, str], tables: TableStore
+) -> None:
+    def overwrite(rows: int) -> None:
+        spark.range(rows).write.format("messagehub").options(**filled).mode("overwrite").save()
+        tables.sweep(now=time.time() + 600, retention=None)  # what was superseded stays for five minutes otherwise
+
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW kept USING messagehub OPTIONS ({options_text(filled)})")
+    count = "SELECT count(*) FROM kept"
+    assert spark.sql(count).first()[0] == 5
+    spark.range(6).write.format("messagehub").options(**filled).mode("overwrite").save()
+    assert spark.sql(count).first()[0] == 5, "as it was first read"
+    overwrite(7)
+    with pytest.raises(PySparkException, match=r"generation 1 .* is not there.*CREATE OR REPLACE TEMPORARY VIEW"):
+        spark.sql(count).collect()
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW kept USING messagehub OPTIONS ({options_text(filled)})")
+    assert spark.sql(count).first()[0] == 7
+
+
+def test_frames_that_would_lose_something_are_refused(spark: SparkSession, filled: dict[str, str]) -> None:
+    without_columns = spark.range(3).select()
+    collated = spark.range(1).selectExpr("'a' collate UNICODE_CI AS city")
+    for frame, said in ((without_columns, "without columns"), (collated, r"city \(string collate UNICODE_CI\)")):
+        with pytest.raises(PySparkException, match=said):
+            frame.write.format("messagehub").options(**filled).mode("overwrite").save()
+    assert spark.read.format("messagehub").options(**filled).load().count() == 5
 
 
 def test_a_catalog_table_is_created_and_its_error_says_what_works(spark: SparkSession, filled: dict[str, str]) -> None:

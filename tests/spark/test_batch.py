@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from messagehub import MessageHub
 from messagehub import spark as hub_spark
-from messagehub.shm.tables import TableStore
+from messagehub.shm.tables.tables import TableStore
 from messagehub.spark.progress import showing_progress
 from tests.integration.harness import eventually
 
@@ -212,9 +212,7 @@ def test_a_failed_task_is_retried_and_published_once_and_a_failed_job_leaves_not
     assert left_behind(tables) == set()
 
 
-def overwrite_under_the_eyes_of_a_consumer(
-    spark: SparkSession, options: Options, tables: TableStore, times: int
-) -> set[int]:
+def overwrite_while_a_consumer_reads(spark: SparkSession, options: Options, tables: TableStore, times: int) -> set[int]:
     """Every look must show one whole generation: all rows, all of one value."""
     is_over = threading.Event()
     seen: set[int] = set()
@@ -247,14 +245,14 @@ def overwrite_under_the_eyes_of_a_consumer(
 def test_a_polling_consumer_sees_only_whole_generations(
     spark: SparkSession, channel_options: Options, tables: TableStore
 ) -> None:
-    seen = overwrite_under_the_eyes_of_a_consumer(spark, channel_options, tables, 4)
+    seen = overwrite_while_a_consumer_reads(spark, channel_options, tables, 4)
     assert 3 in seen
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900, func_only=True)
-def test_fifty_overwrites_under_the_eyes_of_a_consumer(
+def test_fifty_overwrites_while_a_consumer_reads(
     spark: SparkSession, channel_options: Options, tables: TableStore
 ) -> None:
-    seen = overwrite_under_the_eyes_of_a_consumer(spark, channel_options, tables, 50)
+    seen = overwrite_while_a_consumer_reads(spark, channel_options, tables, 50)
     assert len(seen) > 10

@@ -12,9 +12,9 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from messagehub import MessageHub
-from messagehub.shm.cleaning import clean
-from messagehub.shm.directory import Directory
-from messagehub.shm.tables import TableStore
+from messagehub.shm.channel_directory.cleaning import clean
+from messagehub.shm.channel_directory.directory import Directory
+from messagehub.shm.tables.tables import TableStore
 from tests.spark.cluster import can_have_own_hosts, standalone
 from tests.spark.jobs import running
 from tests.spark.messages import DONE, prepare

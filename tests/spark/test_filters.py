@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import datasource as spark
 
-from messagehub.shm.column_statistics import Collector
+from messagehub.shm.tables.column_statistics import Collector
 from messagehub.spark.filters import predicates
 
 BATCH = pa.RecordBatch.from_pydict(

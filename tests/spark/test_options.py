@@ -1,4 +1,6 @@
 import pickle
+import subprocess
+import sys
 
 import pytest
 
@@ -80,3 +82,10 @@ def test_a_channel_is_needed() -> None:
 def test_what_is_no_frame_is_refused_by_name() -> None:
     with pytest.raises(ConfigurationError, match="'sales' is not a DataFrame"):
         hub_spark.publish("sales", "df")  # type: ignore[arg-type]
+
+
+def test_without_its_extra_the_import_says_what_to_install() -> None:
+    program = "import sys; sys.modules['pyspark'] = None; from messagehub.spark import publish"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert 'pip install "messagehub[spark]"' in ended.stderr.splitlines()[-1]

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from messagehub import MessageHub
-from messagehub.shm.directory import Directory
+from messagehub.shm.channel_directory.directory import Directory
 from registry import events
 from registry.records import Producer
 from tests.integration.harness import Served, eventually

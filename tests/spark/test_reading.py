@@ -14,8 +14,8 @@ from pyspark.sql.types import StructType
 from messagehub import MessageHub
 from messagehub.errors import ChannelNotFound, ChannelNotReady, SchemaMismatch
 from messagehub.shm.errors import BlockOnOtherHost, NothingThere, PayloadDamaged
-from messagehub.shm.manifests import Manifest, Part, manifest_path
-from messagehub.shm.tables import TableStore
+from messagehub.shm.tables.manifests import Manifest, Part, manifest_path
+from messagehub.shm.tables.tables import TableStore
 from messagehub.spark.channels import available_schema, check_expected, newest_snapshot
 from messagehub.spark.errors import BadOption, GenerationGone
 from messagehub.spark.filters import FilteringTableReader

@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 from messagehub import MessageHub
 from messagehub.errors import ChannelNotFound, DataLost, SchemaMismatch
 from messagehub.shm.errors import RingFull
+from messagehub.spark.backlog import COUNTED_PAYLOADS
 from messagehub.spark.channels import available_schema
 from messagehub.spark.errors import BadOption
 from messagehub.spark.options import Options
@@ -141,19 +142,42 @@ def moment() -> datetime.datetime:
     return found
 
 
+def lag_of(reader: RingStreamReader) -> dict[str, float]:
+    """What progress shows of the only block."""
+    (place,) = (reader.reportLatestOffset() or {}).values()
+    return dict(place["behind"])
+
+
 def test_progress_shows_how_far_behind_the_query_is(hub: MessageHub, query: Any) -> None:
     with hub.producer("raw", schema=SCHEMA, capacity=8) as producer:
         producer.write(batch(0))
         reader = query()
         start = reader.initialOffset()
-        assert [place["behind"] for place in reader.reportLatestOffset().values()] == [{"payloads": 1}]
+        first = lag_of(reader)
+        assert (first["payloads"], first["rows"], first["seconds"]) == (1, 10, 0.0)
+        assert first["bytes"] >= batch(0).nbytes
         reader.commit(reader.latestOffset(start, ALL))
-        assert [place["behind"] for place in reader.reportLatestOffset().values()] == [{"payloads": 0, "seconds": 0.0}]
+        assert lag_of(reader) == {"payloads": 0, "rows": 0, "bytes": 0, "seconds": 0.0}
         moment()
-        producer.write(batch(10))
-        (behind,) = (place["behind"] for place in reader.reportLatestOffset().values())
-        assert behind["payloads"] == 1
-        assert 0.002 <= behind["seconds"] < 300
+        for number in (10, 20):
+            producer.write(batch(number))
+        now = lag_of(reader)
+        assert (now["payloads"], now["rows"], now["bytes"]) == (2, 20, 2 * first["bytes"])
+        assert 0.002 <= now["seconds"] < 300
+
+
+@pytest.mark.parametrize(("payload", "rows"), [(np.zeros((2, 3)), 6), (b"12345678", 1)])
+def test_rows_of_many_payloads_behind_are_estimated(hub: MessageHub, query: Any, payload: Any, rows: int) -> None:
+    schema = payload.dtype if isinstance(payload, np.ndarray) else None
+    with hub.producer("raw", schema=schema, capacity=4096) as producer:
+        producer.write(payload)
+        reader = query()
+        reader.initialOffset()
+        for _ in range(3 * COUNTED_PAYLOADS):
+            producer.write(payload)
+        lag, count = lag_of(reader), 3 * COUNTED_PAYLOADS + 1
+        assert (lag["payloads"], lag["rows"]) == (count, count * rows)
+        assert lag["bytes"] == count * memoryview(payload).nbytes
 
 
 def test_a_sequence_or_a_time_says_where_a_new_query_begins(hub: MessageHub, query: Any) -> None:
@@ -272,6 +296,26 @@ def test_a_restarted_producer_goes_on_in_its_ring(hub: MessageHub, query: Any) -
         assert ids(reader, start, end) == list(range(10))
         assert ids(reader, end, following) == list(range(10, 20))
         assert [place["epoch"] for place in following.values()] == [2]
+
+
+@pytest.mark.parametrize("is_declared", [True, False], ids=["the columns of before", "the columns of now"])
+def test_a_producer_that_comes_back_with_one_more_column_is_read_on(
+    hub: MessageHub, query: Any, is_declared: bool
+) -> None:
+    with hub.producer("raw", schema=SCHEMA) as producer:
+        producer.write(batch(0))
+        reader = query()
+        start = reader.initialOffset()
+    complete = reader.latestOffset(start, ALL)
+    assert ids(reader, start, complete) == list(range(10))
+    reader.commit(complete)
+    reader.stop()
+    wider = SCHEMA.append(pa.field("unit", pa.string()))
+    with hub.producer("raw", schema=wider) as producer:
+        producer.write(batch(10).append_column("unit", pa.array(["V"] * 10)))
+        restarted = query(struct_of(SCHEMA) if is_declared else None)
+        following = restarted.latestOffset(complete, ALL)
+        assert ids(restarted, complete, following) == list(range(10, 20))
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from messagehub.shm.cleaning import clean
-from messagehub.shm.directory import Directory
-from messagehub.shm.tables import TableStore
+from messagehub.shm.channel_directory.cleaning import clean
+from messagehub.shm.channel_directory.directory import Directory
+from messagehub.shm.tables.tables import TableStore
 from tests.spark.sessions import ROOT
 
 pytestmark = pytest.mark.timeout(400, func_only=True)

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from messagehub import MessageHub
 from messagehub.errors import DataLost, HubError, InvalidRequest
-from messagehub.shm.directory import Directory
+from messagehub.shm.channel_directory.directory import Directory
 from messagehub.spark import topic_reader, topic_writer
 from messagehub.spark.errors import BadOption, RowsReordered
 from messagehub.spark.hubs import hub_of
@@ -23,7 +23,7 @@ from messagehub.spark.schema_mapping import struct_of
 from messagehub.spark.topic_reader import COLUMNS, MESSAGES_PER_TASK, TopicReader, TopicStreamReader
 from messagehub.spark.topic_writer import TopicSink, numbered
 from registry import commands
-from registry.records import KeptMessage
+from registry.records import RetainedMessage
 from tests.integration.block_processes import Place, place_in
 from tests.integration.harness import Served
 
@@ -341,7 +341,7 @@ def test_a_publisher_is_told_which_of_its_messages_are_stored(hub: MessageHub) -
     hub.topic("told", keep=100)
 
     def publish(number: int, count: int) -> None:
-        messages = [KeptMessage(payload=b"x")] * count
+        messages = [RetainedMessage(payload=b"x")] * count
         hub.ask(commands.PublishMessages(topic="told", messages=messages, publisher="p", number=number))
 
     publish(1, 5)

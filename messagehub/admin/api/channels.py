@@ -84,6 +84,20 @@ async def consumers(backend: BrokerClient, channel: Name) -> list[Consumer]:
     return (await backend.ask(commands.ListConsumers(channel=channel), replies.ConsumerList)).consumers
 
 
+@operations.add("DELETE", f"{_CHANNEL}/producers/{{member}}", "admin", writes=True, codes=(404, 42208))
+async def evict_producer(backend: BrokerClient, channel: Name, member: Name) -> replies.MemberEvicted:
+    """End the registration of a producer. It is told, and ends its stream."""
+    command = commands.EvictMember(channel=channel, member_id=member, role="producer")
+    return await backend.ask(command, replies.MemberEvicted)
+
+
+@operations.add("DELETE", f"{_CHANNEL}/consumers/{{member}}", "admin", writes=True, codes=(404, 42208))
+async def evict_consumer(backend: BrokerClient, channel: Name, member: Name) -> replies.MemberEvicted:
+    """End the registration of a consumer. It is told, and no producer waits for it any more."""
+    command = commands.EvictMember(channel=channel, member_id=member, role="consumer")
+    return await backend.ask(command, replies.MemberEvicted)
+
+
 @operations.add("GET", f"{_CHANNEL}/groups", "observe", codes=(404, 42208))
 async def groups(backend: BrokerClient, channel: Name) -> list[GroupAnswer]:
     """The consumer groups of a channel, and which part each member reads."""

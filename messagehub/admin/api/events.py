@@ -1,27 +1,33 @@
 """Server-sent events under /api/v1/events."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Annotated, TypeVar
 
+from fastapi import Header
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from messagehub.admin.api.parameters import NotGiven
 from messagehub.admin.authentication import Caller, caller, counters
 from messagehub.admin.broker_client import BrokerClient
 from messagehub.admin.errors import HttpError
+from messagehub.admin.event_history import KINDS, EventHistory, Kind, RecordedEvent
 from messagehub.admin.routes import Operations
 from messagehub.errors import TooManySubscriptions
-from messagehub.security.rate_limits import Places
+from messagehub.security.rate_limits import ConcurrencyLimit
+from registry import access
 
-MAX_EVENTS_WAITING = 10_000
 KEEP_ALIVE_SECONDS = 15.0
 SUBSCRIBED_SECONDS = 2.0
+LOOK_SECONDS = 1.0
+"""So often a quiet stream looks whether its caller may still have it."""
 MAX_STREAMS = 100
 MAX_PREFIX = 300
-_END = b"end"
-"""In place of an event, in the queue of a stream that is to end."""
-_open_streams = Places(MAX_STREAMS)
+MAX_AT_ONCE = 1000
+_open_streams = ConcurrencyLimit(MAX_STREAMS)
 operations = Operations()
+T = TypeVar("T")
 
 
 class EventStream(StreamingResponse):
@@ -40,82 +46,115 @@ class EventStream(StreamingResponse):
             self._on_end()
 
 
-@operations.add("GET", "/api/v1/events", "observe", media="text/event-stream")
-async def events(backend: BrokerClient, prefix: str = "channel/") -> EventStream:
-    """Server-sent events: everything the broker publishes, as it happens."""
-    if len(prefix) > MAX_PREFIX:
-        raise HttpError(422, 422, f"prefix has {len(prefix)} characters, more than {MAX_PREFIX}")
-    backend.callers.check_events(prefix)
+def open_stream(content: Callable[[Caller, asyncio.Event], AsyncIterator[bytes]]) -> EventStream:
+    """Return a stream for this caller, if there is a place; `content` ends when the event is set."""
     who = caller.get()
     if not _open_streams.take(who.peer):
         counters["http_event_streams"] += 1
         of_one = _open_streams.of_one
         said = f"more than {MAX_STREAMS} event streams would be open, or {of_one} of one caller"
         raise TooManySubscriptions(said, limit=MAX_STREAMS, of_one=of_one)
-    waiting: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_EVENTS_WAITING)
-    content = _stream(backend, prefix.encode(), who, waiting)
-    return EventStream(content, stop=lambda: _end_stream(waiting), on_end=lambda: _open_streams.give_back(who.peer))
+    end = asyncio.Event()
+    return EventStream(content(who, end), stop=end.set, on_end=lambda: _open_streams.give_back(who.peer))
+
+
+@operations.add("GET", "/api/v1/events", "observe", media="text/event-stream")
+async def events(
+    backend: BrokerClient,
+    prefix: str | NotGiven = None,
+    kinds: str | NotGiven = None,
+    last_event_id: Annotated[str | NotGiven, Header()] = None,
+) -> EventStream:
+    """Server-sent events: everything the broker publishes, as it happens, with ids to go on from."""
+    if kinds is not None and prefix is not None:
+        raise HttpError(422, 422, "give kinds or prefix, not both")
+    prefix = "channel/" if prefix is None else prefix
+    if len(prefix) > MAX_PREFIX:
+        raise HttpError(422, 422, f"prefix has {len(prefix)} characters, more than {MAX_PREFIX}")
+    if kinds is not None:
+        wanted = _named(kinds)
+
+        def is_shown(record: RecordedEvent, who: Caller) -> bool:
+            return record.kind in wanted and access.may_see(who.rights, record.topic)
+    else:
+        backend.callers.check_events(prefix)
+        wanted = tuple(kind for kind in KINDS if f"{kind}/".startswith(prefix) or prefix.startswith(f"{kind}/"))
+
+        def is_shown(record: RecordedEvent, who: Caller) -> bool:  # noqa: ARG001  it was checked
+            return record.topic.startswith(prefix)
+
+    return open_stream(lambda who, end: _stream(backend, wanted, is_shown, who, end, last_event_id))
+
+
+def _named(kinds: str) -> tuple[Kind, ...]:
+    named = kinds.split(",")
+    unknown = [name[:40] for name in named if name not in KINDS]
+    if unknown:
+        raise HttpError(422, 422, f"kinds are some of {','.join(KINDS)}, with commas between them, not {unknown[0]!r}")
+    return tuple(kind for kind in KINDS if kind in named)
 
 
 async def _stream(
-    backend: BrokerClient, prefix: bytes, who: Caller, waiting: asyncio.Queue[bytes | None]
+    backend: BrokerClient,
+    kinds: tuple[Kind, ...],
+    is_shown: Callable[[RecordedEvent, Caller], bool],
+    who: Caller,
+    end: asyncio.Event,
+    last_event_id: str | None,
 ) -> AsyncIterator[bytes]:
     """Yield events until the server ends.
 
     It also ends when the caller's token is revoked or has other rights: the caller may ask again, and is checked anew.
     """
     loop = asyncio.get_running_loop()
-    has_lost = False
-
-    def put(payload: bytes | None) -> None:
-        nonlocal has_lost
-        if has_lost or waiting.full():
-            has_lost = True  # said when the reader has caught up
-        else:
-            waiting.put_nowait(payload)
-
-    def on_event(payload: bytes | None) -> None:
-        loop.call_soon_threadsafe(put, payload)
-
-    end = backend.hub.tap(prefix, on_event)
+    history = backend.events
+    history.enter()
     try:
-        # The broker says something as soon as it knows of the subscription: from then on nothing is missed.
         by = loop.time() + SUBSCRIBED_SECONDS
-        while (first := await _next(waiting, by - loop.time())) is None:
-            continue  # what was missed before is nobody's
-        yield b": connected\n\n"
+        while not history.knows(kinds) and loop.time() < by and not end.is_set():
+            await wait_until(history.changed(), end, by - loop.time())
+        reached = None if last_event_id is None else history.number_after(last_event_id, kinds)
+        is_cut = bool(last_event_id) and reached is None
+        # Before anything is sent: what comes from here on is newer than the id that is told.
+        reached, epoch = history.newest_number if reached is None else reached, history.epoch
+        yield b": connected\n" + (_gap(history) if is_cut else _id_line(history) + b"\n")
         alive_at = loop.time() + KEEP_ALIVE_SECONDS
-        while True:
-            if has_lost and waiting.empty():
-                has_lost = False
-                yield b"event: gap\ndata: {}\n\n"
-            payload = first or await _next(waiting, alive_at - loop.time())
-            first = b""
-            if payload is _END or not backend.callers.is_current(who):
-                return
-            if payload is not None and payload.startswith(b'{"type":"BEACON"'):
-                continue  # one a second, which nobody is sent: no sign of life
-            alive_at = loop.time() + KEEP_ALIVE_SECONDS
-            if payload is None:
-                yield b"event: gap\ndata: {}\n\n"
-            elif not payload:
+        while not end.is_set() and backend.callers.is_current(who):
+            found = history.records_after(reached)
+            if found is None or epoch != history.epoch:
+                reached, epoch = history.newest_number, history.epoch
+                yield _gap(history)
+            elif found:
+                found = found[:MAX_AT_ONCE]
+                reached = found[-1].number
+                shown = b"".join(record.frame for record in found if is_shown(record, who))
+                if not shown:
+                    continue
+                yield shown
+            elif loop.time() >= alive_at:
                 yield b": alive\n\n"
             else:
-                yield b"data: " + payload + b"\n\n"
+                await wait_until(history.changed(), end, min(alive_at - loop.time(), LOOK_SECONDS))
+                continue
+            alive_at = loop.time() + KEEP_ALIVE_SECONDS
     finally:
-        end()
+        history.leave()
 
 
-async def _next(waiting: asyncio.Queue[bytes | None], seconds: float) -> bytes | None:
-    """Return the next event; empty at the timeout."""
+async def wait_until(waiting: Coroutine[None, None, T], end: asyncio.Event, seconds: float) -> T | None:
+    """Return what is waited for; None when the end, or the timeout, comes first."""
+    task, ended = asyncio.ensure_future(waiting), asyncio.ensure_future(end.wait())
     try:
-        return await asyncio.wait_for(waiting.get(), seconds)
-    except TimeoutError:
-        return b""
+        await asyncio.wait((task, ended), timeout=max(seconds, 0.0), return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        task.cancel()
+        ended.cancel()
 
 
-def _end_stream(waiting: asyncio.Queue[bytes | None]) -> None:
-    """Have the stream end with what is being sent now."""
-    while not waiting.empty():
-        waiting.get_nowait()
-    waiting.put_nowait(_END)
+def _id_line(history: EventHistory) -> bytes:
+    return f"id: {history.newest_id}\n".encode() if history.broker_id else b""
+
+
+def _gap(history: EventHistory) -> bytes:
+    return b"event: gap\n" + _id_line(history) + b"data: {}\n\n"

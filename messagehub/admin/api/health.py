@@ -16,11 +16,12 @@ from messagehub.admin.authentication import counters
 from messagehub.admin.broker_client import BrokerClient
 from messagehub.admin.endpoints import HandlerResult
 from messagehub.admin.metrics import prometheus
-from messagehub.admin.metrics.channels import MAX_CHANNELS, ChannelItems
+from messagehub.admin.metrics.channels import MAX_CHANNELS, ChannelItems, ring_states
 from messagehub.admin.metrics.http import answered
 from messagehub.admin.metrics.processes import measured
 from messagehub.admin.metrics.prometheus import Exposition, labels
 from messagehub.admin.routes import DRAIN, Operations
+from messagehub.channels.flow import FlowSample
 from messagehub.errors import HubError, is_unable
 from registry import commands, replies
 
@@ -76,7 +77,8 @@ async def metrics(backend: BrokerClient) -> Response:
             raise
         text = _page(None, is_draining=backend.is_draining).text
     else:
-        make = partial(_text, report, shown.channels, backend.channel_items, is_draining=backend.is_draining)
+        sample = await backend.flow.sample(max_age_seconds=0.0)
+        make = partial(_text, report, shown.channels, backend.channel_items, sample, is_draining=backend.is_draining)
         text = await backend.run_for_monitor(make)
     return Response(text, 200, None, "text/plain; version=0.0.4")
 
@@ -88,8 +90,11 @@ async def stats(backend: BrokerClient) -> replies.StatsReport:
 
 @operations.add("GET", "/api/v1/traces", "observe", codes=(42202,))
 async def traces(backend: BrokerClient, id: str = "", limit: Limit = 100) -> list[dict[str, Any]]:
+    """Exchanges with the broker, newest first, as it saw them and, of its own requests, as this process did."""
     command = commands.Trace(correlation_id=id or None, limit=limit)
-    return (await backend.ask(command, replies.TraceReport)).exchanges
+    theirs = (await backend.ask(command, replies.TraceReport)).exchanges
+    own = [one for one in backend.hub.exchanges(id or None) if one["correlation_id"] != command.id]
+    return sorted([*own[-limit:], *theirs], key=lambda exchange: exchange["at"], reverse=True)[:limit]
 
 
 @operations.add("POST", DRAIN, "admin", writes=True)
@@ -112,11 +117,17 @@ async def end_drain(backend: BrokerClient) -> DrainAnswer:
 
 
 def _text(
-    report: replies.StatsReport, channels: list[replies.ChannelSummary], items: ChannelItems, *, is_draining: bool
+    report: replies.StatsReport,
+    channels: list[replies.ChannelSummary],
+    items: ChannelItems,
+    sample: FlowSample,
+    *,
+    is_draining: bool,
 ) -> str:
     page = _page(report, is_draining=is_draining)
-    totals = items.totals([one.channel for one in channels])
-    prometheus.add_channels(page, channels, totals, items.states(totals), max(report.channels - len(channels), 0))
+    totals = items.totals([one.channel for one in channels], sample)
+    hidden = max(report.channels - len(channels), 0)
+    prometheus.add_channels(page, channels, totals, ring_states(totals, sample), hidden)
     return page.text
 
 

@@ -11,7 +11,7 @@ from messagehub.admin.endpoints import HandlerResult
 
 T = TypeVar("T")
 _MOST_ASKED, _LEAST_ASKED = 1000, 100
-"""So many are asked of the broker at once. A page of it may hold fewer, since some are left out."""
+"""How many are asked of the broker at once. A page of it may hold fewer, since some are left out."""
 
 
 async def listed(

@@ -26,7 +26,7 @@ def _decoded(text: str) -> str:
     return unquote(text, errors="replace")[:MAX_NAME]
 
 
-def _number(least: int, most: int) -> Callable[[str], int]:
+def whole_number(least: int, most: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         if not (text.isascii() and text.isdigit() and len(text) <= 20 and least <= int(text) <= most):
             raise ValueError(f"a number from {least} to {most}")
@@ -36,7 +36,7 @@ def _number(least: int, most: int) -> Callable[[str], int]:
 
 
 def _version(text: str) -> int:
-    return LATEST if text == "latest" else _number(1, MAX_VERSION)(text)
+    return LATEST if text == "latest" else whole_number(1, MAX_VERSION)(text)
 
 
 def _seconds(text: str) -> float:
@@ -55,8 +55,8 @@ def _flag(text: str) -> bool:
 
 Name = Annotated[str, AfterValidator(_decoded)]
 Subject = Annotated[str, AfterValidator(decoded_subject)]
-Limit = Annotated[int, Field(ge=1, le=MAX_LIMIT), BeforeValidator(_number(1, MAX_LIMIT))]
-Offset = Annotated[int, Field(ge=0, le=MAX_OFFSET), BeforeValidator(_number(0, MAX_OFFSET))]
+Limit = Annotated[int, Field(ge=1, le=MAX_LIMIT), BeforeValidator(whole_number(1, MAX_LIMIT))]
+Offset = Annotated[int, Field(ge=0, le=MAX_OFFSET), BeforeValidator(whole_number(0, MAX_OFFSET))]
 Seconds = Annotated[float, BeforeValidator(_seconds)]
 Flag = Annotated[bool, BeforeValidator(_flag)]
 """Given as `name=true`, or bare."""

@@ -1,17 +1,27 @@
-"""Retained topics, and their durable positions, under /api/v1/topics."""
+"""Topics: retained ones and their durable positions under /api/v1/topics, publishing, and a live tail."""
 
-from typing import Annotated, Literal
+import asyncio
+from base64 import b64decode
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import Depends
+from msgspec import UNSET, UnsetType
 
+from messagehub.admin.api.events import KEEP_ALIVE_SECONDS, LOOK_SECONDS, EventStream, open_stream, wait_until
 from messagehub.admin.api.listing import listed
 from messagehub.admin.api.parameters import Limit, Name, NotGiven, Offset, Seconds
+from messagehub.admin.authentication import Caller
 from messagehub.admin.broker_client import BrokerClient
 from messagehub.admin.endpoints import HandlerResult
+from messagehub.admin.errors import HttpError
 from messagehub.admin.routes import JsonBody, Operations
+from messagehub.admin.topic_feeds import ENDED
+from messagehub.errors import TopicNotFound
 from registry import commands, replies
-from registry.records import Keep, RetainedTopic
+from registry.records import Keep, PlainTopic, RetainedTopic
+from registry.topics.patterns import Pattern, check_topic
 
 operations = Operations()
 
@@ -39,6 +49,37 @@ class ResetBody(msgspec.Struct, forbid_unknown_fields=True):
             raise ValueError("give one of offset, since and place")
 
 
+class MessageBody(msgspec.Struct, forbid_unknown_fields=True):
+    """One of a JSON value, a text and bytes in base64; and headers."""
+
+    json: Any = UNSET
+    text: str | UnsetType = UNSET
+    base64: str | UnsetType = UNSET
+    headers: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if sum(value is not UNSET for value in (self.json, self.text, self.base64)) != 1:
+            raise ValueError("give one of json, text and base64")
+
+    def payload(self) -> Any:
+        if isinstance(self.text, str):
+            return self.text.encode(errors="replace")
+        if isinstance(self.base64, str):
+            try:
+                return b64decode(self.base64, validate=True)
+            except ValueError:
+                raise HttpError(422, 422, "base64 holds something else") from None
+        return self.json
+
+
+class PublishedAnswer(msgspec.Struct):
+    """`offset` is that of a retained topic."""
+
+    topic: str
+    number: int
+    offset: int | None
+
+
 class MessagePage(msgspec.Struct, kw_only=True):
     """Messages that follow each other. The next page begins at `next_offset`; `end_offset` is what will be published
     next, so that there is no more when both are the same."""
@@ -63,6 +104,14 @@ async def topics(
         return page.topics, page.next
 
     return await listed(ask, lambda one: one.name, after, limit)
+
+
+@operations.add("GET", "/api/v1/plain-topics", "observe", codes=(42208,))
+async def plain_topics(backend: BrokerClient, pattern: str = ">") -> list[PlainTopic]:
+    """The topics that match, are not retained, and were published to in the last ten minutes; at most 1,000."""
+    command = commands.ListTopics(pattern=pattern, limit=1, plain=True)
+    page = await backend.ask(command, replies.TopicList)
+    return page.plain or []
 
 
 @operations.add("GET", "/api/v1/topics/{topic}", "observe", codes=(404, 42208))
@@ -106,6 +155,56 @@ async def messages(
     return HandlerResult(found, following=str(following) if has_more else None, following_by="offset")
 
 
+@operations.add("POST", "/api/v1/topics/{topic}/messages", "produce", writes=True, codes=(422, 42208, 42209))
+async def publish(
+    backend: BrokerClient, topic: Name, body: Annotated[MessageBody, Depends(JsonBody(MessageBody))]
+) -> PublishedAnswer:
+    """Publish a message to all who subscribe now; of a retained topic it is stored."""
+    backend.callers.check(_publication(topic))
+    check_topic(topic)
+    payload = body.payload()
+    try:
+        await backend.ask(commands.DescribeTopic(topic=topic), replies.TopicDescription)
+        is_retained = True
+    except TopicNotFound:
+        is_retained = False
+    number = await backend.hub.publish_async(topic, payload, headers=body.headers)
+    backend.callers.note_change("TOPIC_PUBLISH", topic)
+    return PublishedAnswer(topic, number, number if is_retained else None)
+
+
+@operations.add("GET", "/api/v1/topic-stream", "consume", media="text/event-stream", codes=(42208,))
+async def topic_stream(backend: BrokerClient, pattern: str = ">") -> EventStream:
+    """Server-sent events: what is published to the topics that match a pattern, plain and retained, as it comes."""
+    Pattern(pattern)  # refuses one that is none
+    backend.callers.check(_subscription(pattern))
+    return open_stream(lambda who, end: _stream(backend, pattern, who, end))
+
+
+async def _stream(backend: BrokerClient, pattern: str, who: Caller, end: asyncio.Event) -> AsyncIterator[bytes]:
+    """Yield messages until the server ends, or the caller's token is revoked or has other rights."""
+    loop = asyncio.get_running_loop()
+    async with backend.topic_feeds.follow(pattern) as batches:
+        yield b": connected\n\n"
+        alive_at = loop.time() + KEEP_ALIVE_SECONDS
+        while not end.is_set() and backend.callers.is_current(who):
+            batch = await wait_until(batches.get(), end, LOOK_SECONDS)
+            if batch == ENDED:
+                return
+            if batch is not None or loop.time() >= alive_at:
+                yield batch or b": alive\n\n"
+                alive_at = loop.time() + KEEP_ALIVE_SECONDS
+
+
+def _publication(topic: str) -> commands.Command:
+    """Return the command whose right publishing takes, also to a plain topic."""
+    return commands.PublishMessages(topic=topic, messages=[])
+
+
+def _subscription(pattern: str) -> commands.Command:
+    return commands.RegisterSubscriber(kind="group", name="tail", member_id="tail", lease="tail", patterns=[pattern])
+
+
 @operations.add("GET", "/api/v1/topics/{topic}/positions", "observe", codes=(404, 42202, 42208))
 async def positions(
     backend: BrokerClient, topic: Name, after: str = "", limit: Limit | NotGiven = None
@@ -122,7 +221,7 @@ async def positions(
 
 @operations.add("GET", "/api/v1/topics/{topic}/positions/{position}", "observe", codes=(404, 42208))
 async def position(backend: BrokerClient, topic: Name, position: Name) -> replies.PositionDescription:
-    """How far a durable name is, and who reads under it."""
+    """How far a durable name has read, and who reads under it."""
     command = commands.DescribePosition(topic=topic, position=position)
     return await backend.ask(command, replies.PositionDescription)
 
@@ -146,6 +245,6 @@ async def reset_position(
 
 @operations.add("DELETE", "/api/v1/topics/{topic}/positions/{position}", "admin", writes=True, codes=(404, 42208))
 async def delete_position(backend: BrokerClient, topic: Name, position: Name) -> replies.PositionDeleted:
-    """Forget a durable name; who reads under it is told."""
+    """Delete a durable name. Its readers are told."""
     command = commands.DeletePosition(topic=topic, position=position)
     return await backend.ask(command, replies.PositionDeleted)

@@ -9,9 +9,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from messagehub.channels.inventory import rings, rings_written
-from messagehub.shm.directory import Directory
-from messagehub.shm.errors import DataBlockError
+from messagehub.channels.flow import FlowSample
 
 MAX_CHANNELS = 1000
 
@@ -28,43 +26,39 @@ class RingState:
 
 
 class ChannelItems:
-    def __init__(self, directory: Directory) -> None:
-        self._directory = directory
+    def __init__(self) -> None:
         self._totals: dict[str, int] = {}
         self._heads: dict[str, dict[str, int]] = {}
         self._counting = threading.Lock()
 
-    def totals(self, channels: list[str]) -> dict[str, int]:
+    def totals(self, channels: list[str], sample: FlowSample) -> dict[str, int]:
         """Return how many items were written to each channel that has had a ring here."""
         with self._counting:
-            self._totals = {name: self._count(name) for name in channels}
+            self._totals = {name: self._count(name, sample) for name in channels}
             self._heads = {name: heads for name, heads in self._heads.items() if name in self._totals}
             return {name: total for name, total in self._totals.items() if name in self._heads}
 
-    def states(self, channels: Iterable[str]) -> dict[str, RingState]:
-        """Return the state of each channel that has a live ring here."""
-        found = {}
-        for channel in channels:
-            try:
-                live = [ring for ring in rings(self._directory, channel) if ring.state == "live"]
-            except DataBlockError:
-                continue  # cannot be read now
-            if live:
-                found[channel] = RingState(
-                    memory_bytes=sum(ring.size_bytes for ring in live),
-                    slots=sum(ring.slots for ring in live),
-                    readers=max(ring.readers for ring in live),
-                    lag_items=max((holder.lag or 0 for ring in live for holder in ring.holders), default=0),
-                    skipped_items=sum(ring.skipped for ring in live),
-                )
-        return found
-
-    def _count(self, channel: str) -> int:
+    def _count(self, channel: str, sample: FlowSample) -> int:
         total, before = self._totals.get(channel, 0), self._heads.get(channel)
-        try:
-            now = rings_written(self._directory, channel)
-        except DataBlockError:
-            return total  # cannot be read now; what it grows by is counted at the next look
+        now = {ring.block_id: ring.head for ring in sample.rings.get(channel, ())}
         if now or before is not None:
             self._heads[channel] = now
         return total + sum(max(head - (before or {}).get(ring, 0), 0) for ring, head in now.items())
+
+
+def ring_states(channels: Iterable[str], sample: FlowSample) -> dict[str, RingState]:
+    """Return the state of each channel that has a live ring here."""
+    found = {}
+    for channel in channels:
+        live = [ring for ring in sample.rings.get(channel, ()) if ring.is_live]
+        if live:
+            lags = [reader.lag_items for ring in live for reader in ring.readers]
+            lags += [group.lag_items for ring in live for group in ring.groups]
+            found[channel] = RingState(
+                memory_bytes=sum(ring.memory_bytes for ring in live),
+                slots=sum(ring.slots for ring in live),
+                readers=max(len(ring.readers) for ring in live),
+                lag_items=max(lags, default=0),
+                skipped_items=sum(ring.skipped_items for ring in live),
+            )
+    return found

@@ -332,7 +332,7 @@ class AccessControl:
             self._names = {key.proof: f"{_KEY}{name}" for name, key in listed.keys.items()}
 
     def _rights_of(self, user: str) -> Rights | None:
-        """None for who is not listed. Whoever runs the hub, and root, may do everything."""
+        """Return None for a peer that is not listed. Whoever runs the hub, and root, may do everything."""
         found = self._rights.get(user)
         if found is not None or user.startswith(_KEY):
             return found

@@ -8,8 +8,8 @@ import threading
 import time
 
 from messagehub.runtime.supervision import Supervisor
-from messagehub.shm.cleaning import Stamps, clean
-from messagehub.shm.directory import Directory
+from messagehub.shm.channel_directory.cleaning import Stamps, clean
+from messagehub.shm.channel_directory.directory import Directory
 from messagehub.shm.errors import DataBlockError
 from messagehub.shm.messages import sweep_messages
 

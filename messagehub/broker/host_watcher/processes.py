@@ -9,7 +9,7 @@ import select
 from itertools import islice
 
 from messagehub.shm.identity import ProcessIdentity, boot_id, host
-from messagehub.shm.wake_up import ProcessWatch
+from messagehub.shm.rings.wake_up import ProcessWatch
 from registry import events
 from registry.channels.leases import Member
 from registry.records import Consumer, Producer, Subscriber, Worker
@@ -45,7 +45,7 @@ class MemberProcesses:
             watch.close()
 
     def follow(self, registry: Registry, member: Member, record: Producer | Consumer | Worker | Subscriber) -> bool:
-        """False where the process is of this host and is gone."""
+        """Return False if the process is of this host and is gone."""
         if record.pid is None or record.start_time is None:
             return True
         if record.host != host() or record.boot_id != boot_id():

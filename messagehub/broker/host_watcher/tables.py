@@ -13,10 +13,10 @@ from messagehub import protocol
 from messagehub.broker.access.access_control import AccessControl
 from messagehub.broker.host_watcher.entry_checks import Adoption, EntryChecks, LookAgain
 from messagehub.errors import HubError, ProtocolError
-from messagehub.shm import manifests
-from messagehub.shm.directory import Directory
-from messagehub.shm.entries import block_path, newest_table
+from messagehub.shm.channel_directory.directory import Directory
+from messagehub.shm.channel_directory.entries import block_path, newest_table
 from messagehub.shm.identity import host
+from messagehub.shm.tables import manifests
 from registry import commands, events
 from registry.errors import Refusal
 from registry.records import Table

@@ -8,7 +8,7 @@ Rule 3: what the registry refuses is shown as a conflict of its channel. No data
 Rule 4: the directory is input. What it holds is decoded like a request, and nothing in it ends the loop: a channel that
 meets a defect is left alone for a while.
 Rule 5: a producer that let go of its lock, or removed its entry, while its process lives has released its channel; it
-did not die. One that said so to the broker first is not registered anew while its entry is about to go.
+did not die. One that said so to the broker first, or was evicted, is not registered anew while its entry is there.
 """
 
 import logging
@@ -22,10 +22,11 @@ from messagehub.broker.host_watcher.entry_checks import Adoption, Ask, EntryChec
 from messagehub.broker.host_watcher.processes import MemberProcesses
 from messagehub.broker.host_watcher.tables import TableWatcher
 from messagehub.shm import inotify
-from messagehub.shm.directory import CHANNEL_LOCK, Directory, Listed, is_component
-from messagehub.shm.entries import MAX_REASON, Live, clash_of, command_of, is_about_members
+from messagehub.shm.channel_directory.directory import CHANNEL_LOCK, Directory, Listed, is_component
+from messagehub.shm.channel_directory.entries import MAX_REASON, Live, clash_of, command_of, is_about_members
 from messagehub.shm.errors import DataBlockError
 from messagehub.shm.identity import ProcessIdentity
+from messagehub.shm.rings.ring import evict_reader
 from registry import commands, events
 from registry.channels.leases import Member, default_owner
 from registry.errors import InvalidName, Refusal
@@ -82,7 +83,7 @@ class HostWatcher:
     # -- what happened in the registry ---------------------------------------------------------------------
 
     def begin(self, registry: Registry, *, now: float) -> list[events.AnyEvent]:
-        """At the start: who of the registered lives, and who was born meanwhile."""
+        """Find out, at the start, which registered members are alive and which have come meanwhile."""
         happened: list[events.AnyEvent] = []
         for known in list(registry.channels.values()):
             for member, record in _records(known):
@@ -106,10 +107,16 @@ class HostWatcher:
                 )
             elif isinstance(event, events.ProducerUnregistered):
                 lease = self._processes.forget(registry, Member("producer", event.channel, event.producer_id))
-                if lease and event.reason == "released" and os.path.isdir(self._directory.channel_path(event.channel)):
+                if (
+                    lease
+                    and event.reason in ("released", "evicted")
+                    and os.path.isdir(self._directory.channel_path(event.channel))
+                ):
                     self._released.setdefault(event.channel, {})[event.producer_id] = (lease, time.time())
             elif isinstance(event, events.ConsumerUnregistered):
                 self._processes.forget(registry, Member("consumer", event.channel, event.consumer_id))
+                if event.reason == "evicted":
+                    self._evict_reader(event.channel, event.consumer_id)
             elif isinstance(event, events.ChannelDestroyed):
                 self._processes.forget_members(registry, event.channel)
                 self._destroyed[event.channel] = self._living(event.channel)
@@ -119,14 +126,14 @@ class HostWatcher:
                 self._tables.ended(event.channel, is_destroyed=False)
 
     def follow_worker(self, registry: Registry, worker: Worker) -> bool:
-        """False where its process is gone already."""
+        """Watch the process of a worker. Return False if it is gone already."""
         return self._processes.follow(registry, Member("worker", "", worker.worker_id), worker)
 
     def forget_worker(self, registry: Registry, worker_id: str) -> None:
         self._processes.forget(registry, Member("worker", "", worker_id))
 
     def follow_subscriber(self, registry: Registry, subscriber: Subscriber) -> bool:
-        """False where its process is gone already."""
+        """Watch the process of a subscriber. Return False if it is gone already."""
         return self._processes.follow(registry, Member("subscriber", "", subscriber.member_id), subscriber)
 
     def forget_subscriber(self, registry: Registry, member_id: str) -> None:
@@ -315,6 +322,13 @@ class HostWatcher:
             return False
         del self._unsure[channel, producer_id]
         return True
+
+    def _evict_reader(self, channel: str, consumer_id: str) -> None:
+        """Its own process does the same when it hears of it; one that is stopped cannot."""
+        try:
+            evict_reader(self._directory, channel, consumer_id)
+        except (DataBlockError, OSError) as error:
+            log.warning("producers of %r may go on waiting for %r, which was evicted: %s", channel, consumer_id, error)
 
     def _living(self, channel: str) -> set[tuple[str, float]]:
         try:

@@ -37,6 +37,8 @@ class PendingCommits:
         """The newest revision that was given to the store."""
         self.changed: dict[str, int] = {}
         """The revision of the newest change of each record, by name."""
+        self.is_uncertain = False
+        """Whether the store failed and cannot be read, so that nobody knows which of the changes it has."""
         self._held: list[HeldReply] = []
 
     def note(self, emitted: list[AnyEvent]) -> None:
@@ -76,7 +78,12 @@ class PendingCommits:
             self._held = waiting
 
     def undo(self) -> list[HeldReply]:
-        """Forget all pending changes, and return the replies that must not be sent."""
+        """Return the replies that must not be sent. The changes are uncertain until `settle`."""
         held, self._held = self._held, []
-        self.changed.clear()
+        self.is_uncertain = True
         return held
+
+    def settle(self) -> None:
+        """Forget all pending changes: the registry is what the store holds."""
+        self.changed.clear()
+        self.is_uncertain = False

@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from messagehub.settings import Settings
-from messagehub.store import Store
+from messagehub.store import Saved, Store
 from registry.channels.leases import Terms
 from registry.registry import Registry
 
 
-def load(store: Store, settings: Settings, *, now: float, at_least: int = 0) -> tuple[Registry, int]:
-    """Return the registry that was written, and its revision.
+def load(
+    store: Store, settings: Settings, *, now: float, at_least: int = 0, saved: Saved | None = None
+) -> tuple[Registry, int]:
+    """Return the registry that was written, and its revision. `saved` is what the store holds, if it was loaded.
 
     Revisions up to `at_least` were shown to clients and are not used again.
     """
@@ -24,7 +26,7 @@ def load(store: Store, settings: Settings, *, now: float, at_least: int = 0) -> 
     registry = Registry(terms=terms, shm_prefix=settings.shm_prefix)
     registry.topics.limit_bytes = settings.kept_limit_bytes
     with _without_collecting():
-        saved = store.load()
+        saved = saved or store.load()
         revision = max(saved.revision, at_least)
         registry.schemas.restore(
             saved.schemas,

@@ -19,14 +19,15 @@ from typing import Any, NamedTuple
 import zmq
 
 from messagehub import protocol
+from messagehub.broker.topics.plain import PlainTopics
 from messagehub.errors import HubError, RateLimited, StoreError, TopicNotFound
 from messagehub.protocol.topic_frames import retained_frames
 from messagehub.runtime.descriptors import wait_readable
 from messagehub.runtime.supervision import Supervisor
 from messagehub.store import Store, StoredTopicReader
 from registry import commands, replies
-from registry.events import AnyEvent, MessagesKept
-from registry.records import KeptTopic
+from registry.events import AnyEvent, MessagesRetained
+from registry.records import RetainedTopic
 from registry.topics.retained import PLAIN_SECONDS
 
 log = logging.getLogger("messagehub.broker")
@@ -65,6 +66,7 @@ class RetainedTopics:
         self._asked: queue.SimpleQueue[tuple[Any, commands.Command, str, int] | None] = queue.SimpleQueue()
         self._done: deque[Read] = deque()
         self._thread: threading.Thread | None = None
+        self._plain = PlainTopics(self.now)
         self._told_at: dict[str, float] = {}
         self._all_told_at = -inf if is_fresh else time.monotonic()
 
@@ -73,12 +75,21 @@ class RetainedTopics:
     def answered(self, command: commands.Command, reply: replies.Reply, happened: Sequence[AnyEvent]) -> None:
         """Follow the registry's reply to one of TOPIC_COMMANDS."""
         if isinstance(command, commands.ListTopics):
-            if isinstance(reply, replies.TopicList) and not reply.topics:
-                self._tell_plain(command.pattern)
-        elif isinstance(reply, replies.TopicKept):
+            if isinstance(reply, replies.TopicList):
+                self._listed(command, reply)
+        elif isinstance(reply, replies.TopicRetained):
             reply.settles_in_seconds = self._settles_in(reply.topic.name)
+            self._plain.forget(reply.topic.name)
         else:
             self._enqueue(happened)
+
+    def _listed(self, command: commands.ListTopics, reply: replies.TopicList) -> None:
+        if not reply.topics:
+            self._tell_plain(command.pattern)
+            if command.publisher is not None and not set("*>") & set(command.pattern):
+                self._plain.note(command.pattern, command.publisher)
+        if command.plain:
+            reply.plain = self._plain.find(command.pattern)
 
     def _tell_plain(self, topic: str) -> None:
         """Note that a client was told that the topic is not retained, and may rely on it for a while.
@@ -111,7 +122,7 @@ class RetainedTopics:
 
     def _enqueue(self, happened: Sequence[AnyEvent]) -> None:
         for event in happened:
-            if isinstance(event, MessagesKept):
+            if isinstance(event, MessagesRetained):
                 frames = retained_frames(event)
                 size = sum(map(len, frames))
                 self._unwritten.append((event.revision, len(event.messages), frames, size))
@@ -136,7 +147,7 @@ class RetainedTopics:
 
     # -- reading -------------------------------------------------------------------------------------------
 
-    def ask(self, ticket: Any, command: commands.Command, topic: KeptTopic) -> None:
+    def ask(self, ticket: Any, command: commands.Command, topic: RetainedTopic) -> None:
         if self.waiting >= MAX_READS:
             raise RateLimited("too many requests wait to read retained topics: try again in a moment")
         if self._thread is None:
@@ -193,7 +204,7 @@ class RetainedTopics:
 def _read(reader: StoredTopicReader, command: commands.Command, name: str, incarnation: int) -> replies.Reply:
     topic = reader.written(incarnation)
     if topic is None:  # its definition is on its way to the disk, or it was deleted a moment ago
-        raise TopicNotFound(f"topic {name!r} is not kept", topic=name)
+        raise TopicNotFound(f"topic {name!r} is not retained", topic=name)
     extent = reader.extent(topic, now=time.time())
     if not isinstance(command, commands.ReadTopic):
         return replies.TopicDescription(

@@ -16,7 +16,7 @@ from messagehub.protocol.stream_frames import HEAD, REPLY, Frames
 from messagehub.runtime.stream_sockets import Credentials, Outbox
 
 MOST_WAITING = 1024
-"""So many requests of one connection wait for their answers; it is not read on before they are fewer."""
+"""How many requests of one connection may wait for answers before it is not read for a while."""
 MOST_UNTAKEN_BYTES = 32 * 2**20
 _pack = HEAD.pack
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT

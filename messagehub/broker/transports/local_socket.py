@@ -37,9 +37,9 @@ LISTEN_BACKLOG = 1024
 EVENTS_PER_TURN = 64
 ACCEPTED_PER_TURN = 64
 FRAMES_PER_TURN = 256
-"""So many frames of one connection are looked at in a turn; the rest waits."""
+"""How many frames of one connection are looked at in a turn; the rest waits."""
 MOST_OF_ANOTHER_USER = 1024
-"""So many connections one user may have, other than the user who runs the hub, and root."""
+"""How many connections one user may have, other than the user who runs the hub, and root."""
 ACCEPT_AGAIN_SECONDS = 0.1
 LINGER_SECONDS = 1.0
 _BODY = HEAD.size

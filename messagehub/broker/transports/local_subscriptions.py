@@ -7,7 +7,7 @@ from messagehub.broker.transports.local_connection import LocalConnection
 from messagehub.protocol.stream_frames import event_frame
 
 MOST_BEFORE_BEACON_BYTES = 2**16
-"""Who has more to take than this gets no beacons: it would not hear them in time."""
+"""A peer with more than this to take gets no beacons: it would not read them in time."""
 
 
 class LocalSubscriptions:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from messagehub.channels.inventory import BlockInfo, inventory
 from messagehub.cli.diagnosis import Finding
 from messagehub.settings import Settings
-from messagehub.shm.directory import Directory
-from messagehub.shm.domain_lock import serving_brokers
+from messagehub.shm.channel_directory.directory import Directory
+from messagehub.shm.channel_directory.domain_lock import serving_brokers
+from messagehub.shm.channel_directory.location import directory_of, domain_served, shared_with
+from messagehub.shm.channel_directory.ownership import list_directory
 from messagehub.shm.errors import DataBlockError
-from messagehub.shm.location import directory_of, domain_served, shared_with
-from messagehub.shm.ownership import list_directory
 
 
 def check_blocks(settings: Settings) -> Iterator[Finding]:
@@ -62,7 +62,7 @@ def check_domain(settings: Settings, *, is_held: bool) -> Iterator[Finding]:
 
 
 def _held_back(block: BlockInfo) -> Iterator[Finding]:
-    """Waiting for readers is what when_full=block is for; skipping items is not what anybody wants."""
+    """Report readers that hold a producer back: a warning where items are skipped, since nobody wants that."""
     skipped = f", and {block.skipped} items were skipped so far" if block.skipped else ""
     if block.held_back is not None and not block.is_waiting:
         yield Finding(

@@ -9,9 +9,9 @@ from pathlib import Path
 from messagehub.cli.diagnosis import Finding
 from messagehub.cli.http_checks import TOKEN_NAME
 from messagehub.cli.http_health import DRAINING, ask
-from messagehub.cli.output import duration
 from messagehub.cli.probe import hello_from
 from messagehub.cli.session import schema_mode
+from messagehub.display.values import duration
 from messagehub.errors import BrokerUnavailable, ConfigurationError, HubError, Unauthorized
 from messagehub.settings import Settings, default_dir
 from messagehub.version import __version__
@@ -131,7 +131,7 @@ def _check_health(settings: Settings, url: str | None) -> Iterator[Finding]:
 
 
 def _nobody_here(settings: Settings) -> Finding:
-    """No broker in the directory; perhaps the user meant another one."""
+    """Report that no broker runs in the directory, and name the default one if a broker runs there."""
     message = f"no broker runs in {settings.dir}"
     try:
         other = default_dir()

@@ -239,7 +239,7 @@ def _cannot_load(path: Path) -> str | None:
         if log.exists():
             shutil.copyfile(log, copy.with_name(log.name))
         try:
-            store = SQLiteStore(copy, sync="off")
+            store = SQLiteStore(copy, sync="off", keeps_copy=False)
             try:
                 store.load()
             finally:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from messagehub.cli.diagnosis import Finding
-from messagehub.cli.output import size
+from messagehub.display.values import size
 
 SHARED_MEMORY = Path("/dev/shm")
 LEAST_SIZE_BYTES = 256 << 20

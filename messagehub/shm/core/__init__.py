@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from messagehub.shm.errors import RingCoreMissing
 
 Implementation = Literal["c", "python"]
-_INTERFACE: Final = 1
+_INTERFACE: Final = 2
 
 if TYPE_CHECKING:
     from .python_ring import FULL, LOOK, REFRESH, Reader, Writer, fence
@@ -37,6 +37,9 @@ else:
 
         IMPLEMENTATION = "python"
 
+IS_ATOMIC: Final = IMPLEMENTATION == "c"
+"""Whether `take_value` and `put` are one step to the other threads of a process."""
+
 # Python has no memory fence. On these machines taking and releasing a lock is one; on others rings need the extension.
 _STRONGLY_ORDERED: Final = ("x86_64", "AMD64", "i686", "i386")
 
@@ -58,6 +61,7 @@ def check_usable() -> None:
 __all__ = [
     "FULL",
     "IMPLEMENTATION",
+    "IS_ATOMIC",
     "LOOK",
     "REASON",
     "REFRESH",

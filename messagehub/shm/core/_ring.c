@@ -4,9 +4,13 @@
  * is told by a result of 0, None or a code. The interpreter's lock protects them, and a writer is used under a mutex of
  * its own besides, because long copies let other threads run. In a forked child they touch nothing.
  */
+#define _GNU_SOURCE /* locks of descriptions, ppoll */
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <structmember.h>
@@ -14,10 +18,14 @@
 #include "ring.h"
 
 #define LONG_COPY_BYTES (1 << 20)
-#define INTERFACE 1 /* of this module to Python: count it up with every change, here and in __init__.py */
+#define OWNER_BYTE (INT64_C(1) << 40) /* locked by the writer of a ring; see messagehub/shm/locks.py */
+#define MOST_FDS 8
+#define MOST_SECONDS 1e9 /* more is for ever */
+#define INTERFACE 2 /* of this module to Python: count it up with every change, here and in __init__.py */
 
 static uint64_t fork_generation;
 static PyTypeObject *view_type;
+static PyObject *dtype_name, *origin_name;
 
 static void count_fork(void) { fork_generation++; }
 
@@ -61,6 +69,12 @@ static void forget(PyObject *self) {
     Py_DECREF(type);
 }
 
+static void replace(PyObject **place, PyObject *value) {
+    PyObject *before = *place;
+    *place = Py_NewRef(value);
+    Py_XDECREF(before);
+}
+
 /* --- Writer --------------------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -70,7 +84,9 @@ typedef struct {
     Py_buffer block_view, index_view;
     Py_buffer *borrowed; /* the files of readers and groups */
     Py_ssize_t borrowed_count;
-    PyObject *wake_unopened;
+    PyObject *wake_unopened, *wake_unopened_alone; /* the second takes the mutex first */
+    PyObject *plain_type, *plain_dtype;            /* what `put` takes; NULL: nothing */
+    char is_taken, has_dropped, is_spinning;       /* `put` leaves it to a call under the mutex */
     uint32_t *claimed;
 } Writer;
 
@@ -114,7 +130,7 @@ static int writer_init(PyObject *object, PyObject *args, PyObject *kwargs) {
         PyErr_NoMemory();
         return -1;
     }
-    self->w.oldest = self->w.newest = MH_NO_SLOT;
+    self->w.oldest = self->w.newest = self->w.parked_first = MH_NO_SLOT;
     self->w.floor = MH_UNLIMITED;
     if (PySequence_Size(order) != (Py_ssize_t)slot_count) {
         PyErr_SetString(PyExc_ValueError, "order: every slot once");
@@ -142,11 +158,13 @@ static int writer_init(PyObject *object, PyObject *args, PyObject *kwargs) {
 static int writer_traverse(PyObject *object, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(object));
     Py_VISIT(((Writer *)object)->wake_unopened);
+    Py_VISIT(((Writer *)object)->wake_unopened_alone);
     return 0;
 }
 
 static int writer_clear(PyObject *object) {
     Py_CLEAR(((Writer *)object)->wake_unopened);
+    Py_CLEAR(((Writer *)object)->wake_unopened_alone);
     return 0;
 }
 
@@ -163,20 +181,25 @@ static void writer_dealloc(PyObject *object) {
     PyMem_Free(self->w.previous);
     PyMem_Free(self->claimed);
     Py_XDECREF(self->wake_unopened);
+    Py_XDECREF(self->wake_unopened_alone);
+    Py_XDECREF(self->plain_type);
+    Py_XDECREF(self->plain_dtype);
     forget(object);
 }
 
 /* Have Python open the FIFOs of readers that sleep, and wake these readers; -1 with an exception. */
-static int finish_waking(Writer *self) {
+static int finish_waking_by(Writer *self, PyObject *wake_unopened) {
     if (!self->w.has_unopened)
         return 0;
     self->w.has_unopened = 0;
-    if (!self->wake_unopened)
+    if (!wake_unopened)
         return 0; /* the garbage collector was here */
-    PyObject *done = PyObject_CallNoArgs(self->wake_unopened);
+    PyObject *done = PyObject_CallNoArgs(wake_unopened);
     Py_XDECREF(done);
     return done ? 0 : -1;
 }
+
+static int finish_waking(Writer *self) { return finish_waking_by(self, self->wake_unopened); }
 
 static PyObject *writer_set_peers(PyObject *object, PyObject *args) {
     Writer *self = (Writer *)object;
@@ -265,6 +288,16 @@ static int claimable(Writer *self, unsigned int count) {
     return 1;
 }
 
+static enum mh_claimed spin_claim(Writer *self, uint32_t count, uint32_t *slots, uint64_t spin_us) {
+    enum mh_claimed result;
+    self->is_spinning = 1;
+    Py_BEGIN_ALLOW_THREADS;
+    result = mh_spin_claim(&self->w, count, slots, spin_us * 1000);
+    Py_END_ALLOW_THREADS;
+    self->is_spinning = 0;
+    return result;
+}
+
 static PyObject *writer_claim(PyObject *object, PyObject *args) {
     Writer *self = (Writer *)object;
     unsigned int count;
@@ -279,9 +312,7 @@ static PyObject *writer_spin_claim(PyObject *object, PyObject *args) {
     enum mh_claimed result;
     if (!PyArg_ParseTuple(args, "II", &count, &spin_us) || !claimable(self, count))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS;
-    result = mh_spin_claim(&self->w, count, self->claimed, spin_us * UINT64_C(1000));
-    Py_END_ALLOW_THREADS;
+    result = spin_claim(self, count, self->claimed, spin_us);
     return claimed_slots(self, result, count);
 }
 
@@ -382,11 +413,8 @@ static PyObject *writer_write(PyObject *object, PyObject *const *args, Py_ssize_
     if (PyObject_GetBuffer(args[0], &payload, PyBUF_SIMPLE) < 0)
         return NULL;
     result = (uint64_t)payload.len <= self->w.block.slot_bytes ? mh_claim(&self->w, 1, &slot) : MH_FULL;
-    if (result == MH_FULL && spin_us && (uint64_t)payload.len <= self->w.block.slot_bytes) {
-        Py_BEGIN_ALLOW_THREADS;
-        result = mh_spin_claim(&self->w, 1, &slot, spin_us * UINT64_C(1000));
-        Py_END_ALLOW_THREADS;
-    }
+    if (result == MH_FULL && spin_us && (uint64_t)payload.len <= self->w.block.slot_bytes)
+        result = spin_claim(self, 1, &slot, spin_us);
     if (result == MH_LOOK)
         self->w.look_at_ns = 0; /* nobody looks now: the claim that follows says it again */
     if (result == MH_CLAIMED) {
@@ -404,10 +432,76 @@ static PyObject *writer_write(PyObject *object, PyObject *const *args, Py_ssize_
     return PyLong_FromUnsignedLongLong(sequence);
 }
 
+static PyObject *writer_accept(PyObject *object, PyObject *args) {
+    Writer *self = (Writer *)object;
+    PyObject *type, *dtype, *wake_unopened_alone;
+    if (!PyArg_ParseTuple(args, "OOO", &type, &dtype, &wake_unopened_alone))
+        return NULL;
+    replace(&self->plain_dtype, dtype);
+    replace(&self->wake_unopened_alone, wake_unopened_alone);
+    replace(&self->plain_type, type);
+    Py_RETURN_NONE;
+}
+
+/* Borrow the bytes of a payload that `put` takes: bytes, or a flat array of its dtype. 0: it does not take it. */
+static int borrow_plain(Writer *self, PyObject *payload, Py_buffer *view) {
+    if ((PyObject *)Py_TYPE(payload) != self->plain_type)
+        return 0;
+    if (self->plain_dtype != Py_None) {
+        PyObject *dtype = PyObject_GetAttr(payload, dtype_name);
+        Py_XDECREF(dtype); /* the array has it */
+        if (dtype != self->plain_dtype) {
+            PyErr_Clear();
+            return 0;
+        }
+    }
+    if (PyObject_GetBuffer(payload, view, PyBUF_C_CONTIGUOUS) < 0) {
+        PyErr_Clear(); /* whoever is asked next says what is wrong with it */
+        return 0;
+    }
+    if (view->ndim == 1 && view->len <= LONG_COPY_BYTES && (uint64_t)view->len <= self->w.block.slot_bytes)
+        return 1;
+    PyBuffer_Release(view);
+    return 0;
+}
+
+/* Without the mutex: nothing here lets another thread run before the item is published. */
+static PyObject *writer_put(PyObject *object, PyObject *payload) {
+    Writer *self = (Writer *)object;
+    Py_buffer view;
+    uint32_t slot;
+    uint64_t sequence = 0;
+    if (self->is_taken || self->has_dropped || self->is_spinning || self->generation != fork_generation ||
+        !borrow_plain(self, payload, &view))
+        return PyLong_FromLong(0);
+    enum mh_claimed result = mh_claim(&self->w, 1, &slot);
+    if (result == MH_LOOK)
+        self->w.look_at_ns = 0; /* nobody looks now: the claim that follows says it again */
+    if (result == MH_CLAIMED) {
+        memcpy(mh_payload(&self->w.block, slot), view.buf, (size_t)view.len);
+        if (self->plain_dtype != Py_None)
+            for (int i = 0; i < 4; i++)
+                mh_store(mh_line(&self->w.block, slot) + MH_SHAPE + i, 0);
+        sequence = mh_publish(&self->w, slot, (uint64_t)view.len);
+    }
+    PyBuffer_Release(&view);
+    if (finish_waking_by(self, self->wake_unopened_alone) < 0)
+        return NULL;
+    return PyLong_FromUnsignedLongLong(sequence);
+}
+
+static PyMemberDef writer_members[] = {
+    {"is_taken", T_BOOL, offsetof(Writer, is_taken), 0, "Whether somebody writes under the mutex who must not be passed."},
+    {"has_dropped", T_BOOL, offsetof(Writer, has_dropped), 0, "Whether slots of dropped loans are to be abandoned."},
+    {NULL, 0, 0, 0, NULL},
+};
+
 static PyObject *writer_lent(PyObject *object, void *Py_UNUSED(closure)) {
     Writer *self = (Writer *)object;
     uint32_t free_slots = 0;
     for (uint32_t slot = self->w.oldest; slot != MH_NO_SLOT; slot = self->w.next[slot])
+        free_slots++;
+    for (uint32_t slot = self->w.parked_first; slot != MH_NO_SLOT; slot = self->w.next[slot])
         free_slots++;
     return PyLong_FromUnsignedLong(self->w.block.slot_count - free_slots);
 }
@@ -423,6 +517,10 @@ static PyGetSetDef writer_properties[] = {
 };
 
 static PyMethodDef writer_methods[] = {
+    {"accept", writer_accept, METH_VARARGS, 
+     "accept(type, dtype or None, wake_unopened): what `put` takes, and what takes the mutex to wake readers for it."},
+    {"put", writer_put, METH_O,
+     "put(payload) -> the item's number, or 0 if that takes the mutex. The only method that may be called without it."},
     {"write", (PyCFunction)(void (*)(void))writer_write, METH_FASTCALL,
      "write(payload, shape, spin_us) -> the item's number, or 0 if no slot can be had in that time or the payload is too large."},
     {"claim", writer_claim, METH_VARARGS, "claim(count) -> the slots, now empty, or why none can be had: REFRESH, LOOK or FULL."},
@@ -446,6 +544,7 @@ static PyType_Slot writer_slots[] = {
     {Py_tp_traverse, writer_traverse},
     {Py_tp_clear, writer_clear},
     {Py_tp_methods, writer_methods},
+    {Py_tp_members, writer_members},
     {Py_tp_getset, writer_properties},
     {0, NULL},
 };
@@ -466,7 +565,11 @@ typedef struct {
     uint64_t views;
     unsigned long long sequence, written_ns, checksum; /* of the item that was handed out last */
     uint64_t shape[4];
+    uint64_t ticket; /* of the last sleep */
     PyObject *look_for_room, *writer_waits, *last_released;
+    PyObject *last_read, *producers, *decode; /* of `take_value`; decode is NULL for raw bytes */
+    uint64_t epoch;                           /* that `producers` were listed in */
+    unsigned long long value_sequence;        /* of the value that `take_value` handed out last */
     int is_closing;
 } Reader;
 
@@ -534,6 +637,9 @@ static void reader_dealloc(PyObject *object) {
     Py_XDECREF(self->look_for_room);
     Py_XDECREF(self->writer_waits);
     Py_XDECREF(self->last_released);
+    Py_XDECREF(self->last_read);
+    Py_XDECREF(self->producers);
+    Py_XDECREF(self->decode);
     forget(object);
 }
 
@@ -676,6 +782,64 @@ static PyObject *reader_take(PyObject *object, PyObject *Py_UNUSED(none)) {
     return found;
 }
 
+static PyObject *reader_follow(PyObject *object, PyObject *args) {
+    Reader *self = (Reader *)object;
+    PyObject *last_read, *producers, *decode;
+    unsigned long long epoch;
+    if (!PyArg_ParseTuple(args, "OKOO", &last_read, &epoch, &producers, &decode))
+        return NULL;
+    replace(&self->last_read, last_read);
+    replace(&self->producers, producers);
+    replace(&self->decode, decode);
+    self->epoch = epoch;
+    self->value_sequence = 0;
+    Py_RETURN_NONE;
+}
+
+static PyObject *shape_of(Reader *self) {
+    uint64_t *shape = self->shape;
+    if (!shape[0])
+        Py_RETURN_NONE;
+    return Py_BuildValue("(KKKK)", shape[0], shape[1], shape[2], shape[3]);
+}
+
+/* As take, decoded, with its origin noted where the caller asked for it. One call is one step: other threads run only
+ * once the item is taken. */
+static PyObject *reader_take_value(PyObject *object, PyObject *Py_UNUSED(none)) {
+    Reader *self = (Reader *)object;
+    uint64_t wanted = self->r.cursor + 1;
+    uint32_t slot = mh_hinted(&self->r, wanted);
+    if (slot == MH_NO_SLOT || self->generation != fork_generation || self->is_closing || !self->last_read ||
+        mh_load(self->r.block.words + MH_EPOCH) != self->epoch)
+        Py_RETURN_NONE;
+    PyObject *value = hand_out(self, slot, wanted, self->small_bytes);
+    if (!value || value == Py_None)
+        return value;
+    PyObject *shape = self->decode == Py_None ? NULL : shape_of(self);
+    PyObject *sequence = PyLong_FromUnsignedLongLong(wanted);
+    PyObject *written_ns = PyLong_FromUnsignedLongLong(self->written_ns);
+    PyObject *origin = sequence && written_ns ? PyTuple_Pack(3, sequence, written_ns, self->producers) : NULL;
+    int is_noted = origin && (shape || self->decode == Py_None) && advance(self, wanted) == 0 &&
+                   PyObject_SetAttr(self->last_read, origin_name, origin) == 0;
+    if (is_noted) {
+        self->value_sequence = wanted;
+        PyObject *payload = value;
+        if (shape)
+            value = PyObject_CallFunctionObjArgs(self->decode, payload, shape, NULL);
+        else if (PyBytes_CheckExact(payload) && (uint64_t)PyBytes_Size(payload) <= self->small_bytes)
+            value = Py_NewRef(payload);
+        else
+            value = PyMemoryView_FromObject(payload);
+        Py_DECREF(payload);
+    } else
+        Py_CLEAR(value);
+    Py_XDECREF(shape);
+    Py_XDECREF(sequence);
+    Py_XDECREF(written_ns);
+    Py_XDECREF(origin);
+    return value;
+}
+
 static PyObject *reader_pin(PyObject *object, PyObject *args) {
     Reader *self = (Reader *)object;
     unsigned long long wanted;
@@ -696,28 +860,116 @@ static PyObject *reader_advance(PyObject *object, PyObject *argument) {
     Py_RETURN_NONE;
 }
 
+/* The caller looks next whether there is anything to read. */
+static void store_ticket(Reader *self, uint64_t ticket) {
+    mh_store(self->r.file + MH_TICKET, ticket);
+    mh_fence();
+}
+
+static int spin(Reader *self, uint64_t spin_us) {
+    int came;
+    Py_BEGIN_ALLOW_THREADS;
+    came = mh_spin_read(&self->r, spin_us * 1000);
+    Py_END_ALLOW_THREADS;
+    return came;
+}
+
 static PyObject *reader_set_ticket(PyObject *object, PyObject *argument) {
     Reader *self = (Reader *)object;
     uint64_t ticket = PyLong_AsUnsignedLongLong(argument);
     if (PyErr_Occurred())
         return NULL;
-    if (self->generation == fork_generation) {
-        mh_store(self->r.file + MH_TICKET, ticket);
-        mh_fence();
-    }
+    if (self->generation == fork_generation)
+        store_ticket(self, ticket);
     Py_RETURN_NONE;
+}
+
+static PyObject *reader_next_ticket(PyObject *object, PyObject *Py_UNUSED(none)) {
+    Reader *self = (Reader *)object;
+    if (self->generation == fork_generation)
+        store_ticket(self, ++self->ticket);
+    Py_RETURN_NONE;
+}
+
+/* Whether nothing is there, and something may come: the ring is open, and its writer lives. The ticket was stored. */
+static int may_sleep(Reader *self, int block_fd) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = OWNER_BYTE, .l_len = 1};
+    return mh_load_acquire(self->r.block.words + MH_HEAD) <= self->r.cursor &&
+           mh_load(self->r.block.words + MH_STATE) == MH_OPEN && !self->is_closing &&
+           fcntl(block_fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+/* Sleep until one of the descriptors is ready; the first is the FIFO, which is emptied. 1: the FIFO alone was ready.
+ * 0: another, none in time, or a signal came; -1 with an exception. */
+static int sleep_on(struct pollfd *fds, nfds_t count, uint64_t until_ns) {
+    struct timespec left, *limit = NULL;
+    char wake_ups[256];
+    int ready;
+    if (until_ns != UINT64_MAX) {
+        uint64_t now = mh_clock_ns(CLOCK_MONOTONIC), ns = until_ns > now ? until_ns - now : 0;
+        left = (struct timespec){(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+        limit = &left;
+    }
+    Py_BEGIN_ALLOW_THREADS;
+    ready = ppoll(fds, count, limit, NULL);
+    if (ready > 0 && fds[0].revents & POLLIN) {
+        ssize_t emptied = read(fds[0].fd, wake_ups, sizeof(wake_ups)); /* what is left wakes the next sleep in vain */
+        (void)emptied;
+    }
+    Py_END_ALLOW_THREADS;
+    if (ready < 0)
+        return errno == EINTR && PyErr_CheckSignals() < 0 ? -1 : 0;
+    return ready == 1 && fds[0].revents == POLLIN;
+}
+
+static int wait_arguments(PyObject *const *args, Py_ssize_t count, struct pollfd *fds, uint64_t *until_ns) {
+    double seconds = count > 1 && args[1] != Py_None ? PyFloat_AsDouble(args[1]) : 0;
+    if (count < 4 || count - 3 > MOST_FDS) {
+        PyErr_SetString(PyExc_TypeError, "wait takes microseconds, seconds or None, the block and descriptors");
+        return -1;
+    }
+    for (Py_ssize_t i = 3; i < count; i++)
+        fds[i - 3] = (struct pollfd){(int)PyLong_AsLong(args[i]), POLLIN, 0};
+    if (PyErr_Occurred())
+        return -1;
+    *until_ns = UINT64_MAX;
+    if (args[1] != Py_None && !(seconds > MOST_SECONDS))
+        *until_ns = mh_clock_ns(CLOCK_MONOTONIC) + (uint64_t)(seconds > 0 ? seconds * 1e9 : 0);
+    return (int)(count - 3);
+}
+
+/* One call is: wait without sleeping where that pays, say that this reader sleeps, look once more, sleep. Whatever but
+ * an item comes is left to the caller. */
+static PyObject *reader_wait(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    Reader *self = (Reader *)object;
+    struct pollfd fds[MOST_FDS];
+    uint64_t until_ns;
+    int fd_count = wait_arguments(args, count, fds, &until_ns);
+    if (fd_count < 0)
+        return NULL;
+    uint64_t spin_us = PyLong_AsUnsignedLongLong(args[0]);
+    long block_fd = PyLong_AsLong(args[2]);
+    if (PyErr_Occurred())
+        return NULL;
+    if (self->generation != fork_generation)
+        Py_RETURN_FALSE;
+    int is_woken = 0;
+    if (spin_us == 0 || !spin(self, spin_us)) {
+        do {
+            store_ticket(self, ++self->ticket);
+            if (!may_sleep(self, (int)block_fd))
+                break;
+            is_woken = sleep_on(fds, (nfds_t)fd_count, until_ns);
+        } while (is_woken > 0 && mh_load_acquire(self->r.block.words + MH_HEAD) <= self->r.cursor);
+        store_ticket(self, 0);
+    }
+    return is_woken < 0 ? NULL : PyBool_FromLong(mh_load_acquire(self->r.block.words + MH_HEAD) > self->r.cursor);
 }
 
 static PyObject *reader_spin(PyObject *object, PyObject *argument) {
     Reader *self = (Reader *)object;
     uint64_t spin_us = PyLong_AsUnsignedLongLong(argument);
-    int came;
-    if (PyErr_Occurred())
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS;
-    came = mh_spin_read(&self->r, spin_us * 1000);
-    Py_END_ALLOW_THREADS;
-    return PyBool_FromLong(came);
+    return PyErr_Occurred() ? NULL : PyBool_FromLong(spin(self, spin_us));
 }
 
 static PyObject *reader_close(PyObject *object, PyObject *Py_UNUSED(none)) {
@@ -735,15 +987,14 @@ static PyObject *reader_cursor(PyObject *object, void *Py_UNUSED(closure)) {
 }
 
 static PyObject *reader_shape(PyObject *object, void *Py_UNUSED(closure)) {
-    uint64_t *shape = ((Reader *)object)->shape;
-    if (!shape[0])
-        Py_RETURN_NONE;
-    return Py_BuildValue("(KKKK)", shape[0], shape[1], shape[2], shape[3]);
+    return shape_of((Reader *)object);
 }
 
 static PyMemberDef reader_members[] = {
     {"sequence", T_ULONGLONG, offsetof(Reader, sequence), READONLY, "Of the item that was handed out last."},
     {"written_ns", T_ULONGLONG, offsetof(Reader, written_ns), READONLY, "When that was written."},
+    {"value_sequence", T_ULONGLONG, offsetof(Reader, value_sequence), READONLY,
+     "Of the value that `take_value` handed out last; 0 if none since `follow`."},
     {"checksum", T_ULONGLONG, offsetof(Reader, checksum), READONLY, "What its writer stored with it; the slot may have another by now."},
     {NULL, 0, 0, 0, NULL},
 };
@@ -756,8 +1007,14 @@ static PyGetSetDef reader_properties[] = {
 
 static PyMethodDef reader_methods[] = {
     {"take", reader_take, METH_NOARGS, "The next item's payload if it is where it should be, else None: search for it."},
+    {"follow", reader_follow, METH_VARARGS,
+     "follow(last_read, epoch, producers, decode or None): have `take_value` note origins in last_read, in that epoch."},
+    {"take_value", reader_take_value, METH_NOARGS, "As take, decoded, its origin noted. None too in another epoch: `follow` it."},
+    {"wait", (PyCFunction)(void (*)(void))reader_wait, METH_FASTCALL,
+     "wait(spin_us, seconds or None, block, fifo, descriptors...) -> whether an item came; if not: look what happened."},
     {"pin", reader_pin, METH_VARARGS, "pin(sequence, slot, is_pinned=False) -> the item's payload, or None if it is not there any more."},
     {"advance", reader_advance, METH_O, "advance(sequence): everything up to it is read or lost."},
+    {"next_ticket", reader_next_ticket, METH_NOARGS, "Say that this reader sleeps."},
     {"set_ticket", reader_set_ticket, METH_O, "set_ticket(ticket): say that this reader sleeps; 0: that it does not."},
     {"spin", reader_spin, METH_O, "spin(microseconds) -> whether an item came meanwhile."},
     {"close", reader_close, METH_NOARGS, "Hand out nothing any more, and call last_released once the last view is gone."},
@@ -837,7 +1094,9 @@ PyMODINIT_FUNC PyInit__ring(void) {
     PyObject *module = PyModule_Create(&definition);
     if (!module)
         return NULL;
-    if (pthread_atfork(NULL, NULL, count_fork) || add_type(module, &writer_spec, "Writer", NULL) < 0 ||
+    dtype_name = PyUnicode_InternFromString("dtype");
+    origin_name = PyUnicode_InternFromString("origin");
+    if (!dtype_name || !origin_name || pthread_atfork(NULL, NULL, count_fork) || add_type(module, &writer_spec, "Writer", NULL) < 0 ||
         add_type(module, &reader_spec, "Reader", NULL) < 0 || add_type(module, &view_spec, "View", &view_type) < 0 ||
         PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0 || PyModule_AddIntConstant(module, "REFRESH", MH_REFRESH) < 0 || PyModule_AddIntConstant(module, "LOOK", MH_LOOK) < 0 ||
         PyModule_AddIntConstant(module, "FULL", MH_FULL) < 0) {

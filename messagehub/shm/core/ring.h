@@ -1,7 +1,7 @@
 /* The protocol of a ring, layout 3: what its writer and its readers load and store, and in which order.
  *
  * This header knows nothing of Python. It needs C11 and the GCC/Clang atomic built-ins. The words of the block are
- * described in messagehub/shm/layout.py, those of a reader's file in messagehub/shm/reader_files.py.
+ * described in messagehub/shm/layout.py, those of a reader's file in messagehub/shm/rings/reader_files.py.
  *
  * Rule 1: every word has one writer. The ring is written by the owner of its writer lock, a reader's file by that reader.
  * Rule 2: a slot's sequence is n while item n is whole, n | CLAIM while the writer wants the slot and has not touched it,
@@ -23,8 +23,9 @@
 #define MH_UNLIMITED UINT64_MAX
 #define MH_NO_SLOT UINT32_MAX
 
-/* Words of the block. */
-enum { MH_HEAD = 256, MH_WRITER_TICKET = 296 };
+/* Words of the block, and the state of a ring whose writer has not ended it. */
+enum { MH_HEAD = 256, MH_EPOCH = 264, MH_STATE = 272, MH_WRITER_TICKET = 296 };
+enum { MH_OPEN = 1 };
 /* Words of a slot's line in the table. */
 enum { MH_SEQUENCE = 0, MH_LENGTH = 1, MH_CHECKSUM = 2, MH_HINT = 3, MH_SHAPE = 4, MH_LINE_WORDS = 8 };
 /* Words of a reader's file, all on one cache line; the pins follow, a byte for each slot. */
@@ -114,6 +115,7 @@ typedef struct {
     uint64_t floor;       /* the highest sequence that every lossless reader and every group is done with */
     uint64_t *sequences;  /* of each slot; 0: empty or taken */
     uint32_t *next, *previous, oldest, newest; /* the slots that are not taken, by age */
+    uint32_t parked_first, parked_last;        /* slots that were pinned when they were the oldest; linked by `next` */
     const uint64_t *index;                     /* its first word changes when a reader comes or goes */
     uint64_t token;                            /* that word when `peers` was made */
     mh_peer *peers;
@@ -121,7 +123,6 @@ typedef struct {
     mh_group *groups;
     uint32_t group_count;
     uint64_t look_at_ns;   /* when to look next whether a reader that pins a slot lives */
-    uint64_t passed_over;  /* how many pinned slots the last claim passed over */
     int has_unopened;      /* a reader sleeps whose FIFO is not open yet */
     mh_spin_credit spin;
 } mh_writer;
@@ -166,6 +167,41 @@ static inline void mh_add_oldest(mh_writer *w, uint32_t slot) {
     w->oldest = slot;
 }
 
+/* Put a slot back among the others by its age; those that were set aside are older than nearly all. */
+static inline void mh_add_by_age(mh_writer *w, uint32_t slot) {
+    uint32_t next = w->oldest, previous;
+    while (next != MH_NO_SLOT && w->sequences[next] < w->sequences[slot])
+        next = w->next[next];
+    if (next == MH_NO_SLOT) {
+        mh_add_newest(w, slot);
+        return;
+    }
+    previous = w->previous[next];
+    w->next[slot] = next;
+    w->previous[slot] = previous;
+    w->previous[next] = slot;
+    if (previous == MH_NO_SLOT)
+        w->oldest = slot;
+    else
+        w->next[previous] = slot;
+}
+
+/* Set a pinned slot aside, so that the claims that follow do not pass over it again. */
+static inline void mh_park(mh_writer *w, uint32_t slot) {
+    w->next[slot] = MH_NO_SLOT;
+    if (w->parked_first == MH_NO_SLOT)
+        w->parked_first = slot;
+    else
+        w->next[w->parked_last] = slot;
+    w->parked_last = slot;
+}
+
+static inline uint32_t mh_take_parked(mh_writer *w) {
+    uint32_t slot = w->parked_first;
+    w->parked_first = w->next[slot];
+    return slot;
+}
+
 static inline int mh_is_pinned(const mh_writer *w, uint32_t slot) {
     for (uint32_t i = 0; i < w->peer_count; i++)
         if (__atomic_load_n(&w->peers[i].pins[slot], __ATOMIC_ACQUIRE))
@@ -205,14 +241,37 @@ static inline void mh_wake(mh_writer *w) {
     }
 }
 
-/* Take `count` slots, the oldest that nobody needs or pins, and empty them; or take none, and change nothing. */
-static inline enum mh_claimed mh_claim(mh_writer *w, uint32_t count, uint32_t *slots) {
+/* Whether a pinned slot was met, and its reader is to be looked at: it may be dead. */
+static inline int mh_must_look(mh_writer *w) {
+    uint64_t now = mh_clock_ns(CLOCK_MONOTONIC_COARSE);
+    if (now < w->look_at_ns)
+        return 0;
+    w->look_at_ns = now + MH_LOOK_NS;
+    return 1;
+}
+
+/* Look again at one slot that was set aside, or at all: those that nobody pins any more may be taken again. */
+static inline int mh_find_unpinned(mh_writer *w, int all) {
+    uint32_t last = w->parked_last, slot;
+    int found = 0;
+    do {
+        slot = mh_take_parked(w);
+        if (mh_is_pinned(w, slot))
+            mh_park(w, slot);
+        else {
+            mh_add_by_age(w, slot);
+            found = 1;
+        }
+    } while (all && slot != last);
+    return found;
+}
+
+static inline enum mh_claimed mh_claim_listed(mh_writer *w, uint32_t count, uint32_t *slots) {
     enum mh_claimed result = MH_FULL;
     uint32_t found = 0, next;
     int restored = 0;
     if (mh_load_acquire(w->index) != w->token)
         return MH_REFRESH;
-    w->passed_over = 0;
     for (uint32_t slot = w->oldest; found < count && slot != MH_NO_SLOT; slot = next) {
         uint64_t *sequence = mh_line(&w->block, slot) + MH_SEQUENCE, old = w->sequences[slot];
         next = w->next[slot];
@@ -222,13 +281,11 @@ static inline enum mh_claimed mh_claim(mh_writer *w, uint32_t count, uint32_t *s
                 break; /* all that follow are newer still */
         }
         if (mh_is_pinned(w, slot)) {
-            if (w->passed_over++ == 0) {
-                uint64_t now = mh_clock_ns(CLOCK_MONOTONIC_COARSE);
-                if (now >= w->look_at_ns) {
-                    w->look_at_ns = now + MH_LOOK_NS;
-                    result = MH_LOOK;
-                    break;
-                }
+            mh_unlink(w, slot);
+            mh_park(w, slot);
+            if (mh_must_look(w)) {
+                result = MH_LOOK;
+                break;
             }
             continue;
         }
@@ -243,7 +300,6 @@ static inline enum mh_claimed mh_claim(mh_writer *w, uint32_t count, uint32_t *s
         if (mh_is_pinned(w, slot)) {
             mh_store_release(sequence, old);
             restored = 1;
-            w->passed_over++;
             continue;
         }
         slots[found++] = slot;
@@ -266,6 +322,16 @@ static inline enum mh_claimed mh_claim(mh_writer *w, uint32_t count, uint32_t *s
     }
     __atomic_thread_fence(__ATOMIC_RELEASE);
     return MH_CLAIMED;
+}
+
+/* Take `count` slots, the oldest that nobody needs or pins, and empty them; or take none, and change nothing. */
+static inline enum mh_claimed mh_claim(mh_writer *w, uint32_t count, uint32_t *slots) {
+    if (w->parked_first != MH_NO_SLOT && !mh_find_unpinned(w, 0) && mh_must_look(w))
+        return MH_LOOK;
+    enum mh_claimed result = mh_claim_listed(w, count, slots);
+    if (result == MH_FULL && w->parked_first != MH_NO_SLOT && mh_find_unpinned(w, 1))
+        result = mh_claim_listed(w, count, slots);
+    return result;
 }
 
 /* Make a slot, whose payload is complete, the next item. Checksum and shape were stored by the caller. */

@@ -168,7 +168,7 @@ def _checked(writer: Registered) -> Any:
 
 
 def _with_dicts(value: Any, kind: pa.DataType) -> Any:
-    """A value of Arrow with its maps as dicts."""
+    """Return a value of Arrow with its maps as dicts."""
     if value is None:
         return None
     if pa.types.is_struct(kind):
@@ -216,7 +216,7 @@ def _inlined(schema: Any, others: dict[str, Any], namespace: str) -> Any:
 
 
 def _without_unsupported_logical_types(schema: Any) -> Any:
-    """Where Spark has no type for a logical type, the values are those of the type beneath."""
+    """Remove logical types that Spark has no type for: their values are those of the type beneath."""
     if isinstance(schema, list):
         return [_without_unsupported_logical_types(each) for each in schema]
     if not isinstance(schema, dict):

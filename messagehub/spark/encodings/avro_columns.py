@@ -204,7 +204,7 @@ class Float:
 
 @dataclass(frozen=True)
 class Sized:
-    """Text, bytes, and fixed bytes where `size` is said."""
+    """Reads text and bytes, and fixed bytes if `size` is given."""
 
     type: pa.DataType
     name: str = ""

@@ -68,17 +68,17 @@ class RetainedFollower:
         if thread is not None and thread is not threading.current_thread():
             thread.join(CLOSE_SECONDS)
 
-    def topics(self, patterns: Iterable[str], *, timeout: float) -> list[RetainedTopic]:
-        """Return the retained topics that match any of the patterns."""
+    def topics(self, patterns: Iterable[str], *, timeout: float, publisher: str | None = None) -> list[RetainedTopic]:
+        """Return the retained topics that match any of the patterns; for a publisher, who names itself."""
         deadline = time.monotonic() + timeout
         found: dict[str, RetainedTopic] = {}
         for pattern in patterns:
-            for page in pages(partial(self._page, pattern), timeout=deadline - time.monotonic()):
+            for page in pages(partial(self._page, pattern, publisher), timeout=deadline - time.monotonic()):
                 found |= {topic.name: topic for topic in page.topics}
         return list(found.values())
 
-    def _page(self, pattern: str, after: str, seconds: float) -> replies.TopicList:
-        command = commands.ListTopics(pattern=pattern, after=after)
+    def _page(self, pattern: str, publisher: str | None, after: str, seconds: float) -> replies.TopicList:
+        command = commands.ListTopics(pattern=pattern, after=after, publisher=publisher)
         return self._connection.ask(command, replies.TopicList, timeout=seconds, is_patient=True)
 
     # -- on the thread -------------------------------------------------------------------------------------

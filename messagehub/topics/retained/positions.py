@@ -19,9 +19,9 @@ from registry.records import RetainedTopic
 
 log = logging.getLogger("messagehub.topics")
 
-Place = Literal["oldest", "newest", "last", "now"]
-Since = int | float | datetime.datetime | datetime.timedelta | Mapping[str, int | Mapping[str, int]] | Place
-"""Offset (0: the oldest), time, age, `subscription.positions` of before, or the name of a place ("now" is "newest")."""
+NamedStart = Literal["oldest", "newest", "last", "now"]
+Since = int | float | datetime.datetime | datetime.timedelta | Mapping[str, int | Mapping[str, int]] | NamedStart
+"""Offset (0: the oldest), time, age, `subscription.positions` of before, or a named start ("now" is "newest")."""
 AHEAD_SECONDS = 60.0
 """How far a time may be in the future, since the clocks of two hosts differ. A larger one is a mistake."""
 _RULE = (
@@ -50,15 +50,15 @@ class Start:
     """A checked `since`."""
 
     def __init__(self, since: Since) -> None:
-        self._place: Place | None = None
+        self._named_start: NamedStart | None = None
         self._offset: int | None = None
         self._since: float | None = None
         self.saved: dict[str, _Saved] | None = None
         since = plain(since)
         if isinstance(since, str):
-            if since not in get_args(Place):
+            if since not in get_args(NamedStart):
                 raise ConfigurationError(f"{_RULE}, not {since!r}")
-            self._place = since
+            self._named_start = since
         elif isinstance(since, Mapping):
             self.saved = {topic: _saved(topic, position) for topic, position in since.items()}
         else:
@@ -73,9 +73,9 @@ class Start:
             return Begin(0, self._since)
         if self._offset is not None:
             return Begin(_within(topic, self._offset))
-        if self._place == "last":
+        if self._named_start == "last":
             return Begin(max(topic.next_offset - 1, 1), is_exact=False)
-        return Begin(0 if self._place == "oldest" else topic.next_offset)
+        return Begin(0 if self._named_start == "oldest" else topic.next_offset)
 
 
 def resolve(start: Start, topic: str, ask: Callable[[commands.Command], Any]) -> int:

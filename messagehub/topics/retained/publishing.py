@@ -176,6 +176,3 @@ def check_retained_size(size_bytes: int) -> None:
             size_bytes=size_bytes,
             limit_bytes=MAX_RETAINED_BYTES,
         )
-
-
-check_kept_size = check_retained_size  # its name before 2026-11-18

@@ -62,7 +62,7 @@ def normalize(text: str, references: Mapping[str, str]) -> str:
 
 
 def compare(old: Parsed, new: Parsed) -> list[Difference]:
-    """Why a reader that selects and casts to the new schema cannot take every old table."""
+    """Return why a reader that selects and casts to the new schema cannot take every old table."""
     before, after = _schemas(old, new)
     return differences(before.fields, after.fields)
 

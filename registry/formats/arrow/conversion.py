@@ -15,7 +15,7 @@ BINARY_MAKERS = {32: "binary", 64: "large_binary", 0: "binary_view"}
 
 
 def from_arrow(schema: Any) -> str:
-    """The text of a pyarrow.Schema; metadata is left out and an extension type is its storage."""
+    """Return the text of a pyarrow.Schema. Metadata is left out, and an extension type becomes its storage type."""
     fields = [write_field(_read(field.name, field, 1), logical=False) for field in schema]
     return msgspec.json.encode({"fields": fields}, order="deterministic").decode()
 

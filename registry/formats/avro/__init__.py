@@ -7,7 +7,7 @@ Rule 2: the canonical form keeps all that changes meaning or is meant for people
         names, `{"type": "int"}` for `"int"`). Avro's own "parsing canonical form" drops defaults and aliases
         and would give one id to schemas that evolve differently.
 
-`avro.compatibility` gives the same verdicts but loses which message belongs to which path; the tests hold
+`avro.compatibility` gives the same results but loses which message belongs to which path; the tests hold
 this module against it. The one deliberate addition is that decimals must agree on their scale.
 """
 
@@ -48,7 +48,7 @@ def normalize(text: str, references: Mapping[str, str]) -> str:
 
 
 def compare(old: Parsed, new: Parsed) -> list[Difference]:
-    """Why the new schema cannot read what the old one wrote; paths are JSON pointers into the new."""
+    """Return why the new schema cannot read what the old one wrote. Paths are JSON pointers into the new one."""
     if not isinstance(old, AvroSchema) or not isinstance(new, AvroSchema):
         raise TypeError("avro.compare takes two parsed Avro schemas")
     return Resolution(new.nodes, old.nodes).differences(new.root, old.root)

@@ -52,7 +52,7 @@ Pair = tuple[int, int]
 
 
 class Edge(msgspec.Struct, frozen=True):
-    """One pair resting on another; `step` leads from the reader's path to the other's."""
+    """A pair that another pair depends on. `step` leads from the reader's path to it."""
 
     pair: Pair
     step: str

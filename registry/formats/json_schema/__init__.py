@@ -5,13 +5,14 @@ and says compatible only when it has proved that there is none. `Difference.coun
 document, confirmed by an independent validator. Formats and other keywords that validators may ignore are
 never relied on: adding one is a difference (without a counterexample), keeping or removing one is not.
 
-    reading     text, limits, canonical text        nodes      the logic that schemas compile to
-    dialects    the drafts                          solver     is there a value for these formulas?
-    document    references                          *_values   the same for one JSON type
-    keywords    schemas to nodes                    explain    which keyword is to blame
-    evaluated   unevaluated*                        wording    its name and sentence
-    likeness    a quick proof, before the solver
-    regex, automaton   patterns as regular languages   verdicts   proofs kept for later
+    text_limits        text, limits, canonical text     nodes       the logic that schemas compile to
+    dialects           the drafts                       solver      is there a value for these formulas?
+    document           references                       *_values    the same for one JSON type
+    keywords           schemas to nodes                 explain     which keyword is to blame
+    unevaluated        unevaluated*                     wording     its name and sentence
+    structural_proof   a quick proof, before the solver
+    known_proofs       proofs of earlier checks
+    regex, automaton   patterns as regular languages
 """
 
 import hashlib
@@ -19,13 +20,13 @@ from collections.abc import Mapping
 
 from registry.formats.differences import BudgetExceeded, Difference, Parsed, TooLarge
 
-from . import verdicts
+from . import known_proofs
 from .document import Document
 from .explain import Explainer
 from .keywords import MAX_SCHEMAS, Compiler
 from .nodes import Node, negate
 from .solver import Solver
-from .structural_proof import Likeness
+from .structural_proof import StructuralProof
 from .text_limits import MAX_NESTING, read, write_normalized
 
 __all__ = ["JsonSchema", "compare", "normalize", "parse"]
@@ -96,31 +97,31 @@ def normalize(text: str, references: Mapping[str, str]) -> str:
 
 
 def compare(old: JsonSchema, new: JsonSchema) -> list[Difference]:
-    """Why some document that is valid under `old` is not valid under `new`; empty when there is none.
+    """Return why some document that is valid under `old` is not valid under `new`; nothing when there is none.
 
-    Against many versions compare the newest first: what is proved of it is used for the others (`verdicts`).
+    Against many versions compare the newest first: what is proved of it is used for the others (`known_proofs`).
     """
-    if old.node is new.node or verdicts.is_known(old.node, new.node):
+    if old.node is new.node or known_proofs.is_known(old.node, new.node):
         return []
     try:
         differences = _differences(old, new)
     except RecursionError:
         raise BudgetExceeded("nesting of the comparison", MAX_NESTING) from None
     if not differences:
-        verdicts.remember(old.node, new.node)
+        known_proofs.remember(old.node, new.node)
     return differences
 
 
 def _differences(old: JsonSchema, new: JsonSchema) -> list[Difference]:
     solver = Solver()
-    likeness = Likeness(solver)
-    if likeness.prove(old.node, new.node):
+    structural = StructuralProof(solver)
+    if structural.prove(old.node, new.node):
         return []
     try:
-        likeness.show(old.node, new.node)
+        structural.show(old.node, new.node)
         shown = solver.solve((old.node, negate(new.node)))
     except BudgetExceeded:
-        guess = likeness.example(old.node, new.node)
+        guess = structural.example(old.node, new.node)
         found = Explainer(old.compiler, new.compiler, Solver(), guess).run() if guess.found else []
         if any(difference.counterexample is not None for difference in found):
             return found

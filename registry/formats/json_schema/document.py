@@ -35,7 +35,7 @@ class DocumentPlace(NamedTuple):
 
 
 class Document:
-    """`text` is that of `contents`, the root schema; `references` are others by the names that it refers to them by."""
+    """A root schema, `contents` (`text` is its text), and others, by the names under which it refers to them."""
 
     def __init__(self, contents: Json, text: str, references: Mapping[str, Json]) -> None:
         self.contents = contents

@@ -147,7 +147,7 @@ class Explainer:
             self._report(kind, pointer(place.path, "additionalProperties"), outcome)
 
     def _views(self, places: Views) -> Views:
-        """The old schemas that apply where these do: they, what they refer to, and the members of `allOf`."""
+        """Return the old schemas that apply where these do: they, what they refer to, and the members of `allOf`."""
         found: Views = []
         pending = list(reversed(places))
         while pending and len(found) < 50:
@@ -187,8 +187,8 @@ class Explainer:
         """The document as JSON, if an independent validator confirms it, whatever it makes of formats."""
         if self._engines is None:
             self._engines = [(_engines(self.old), True), (_engines(self.new), False)]
-        for engines, verdict in self._engines:
-            if not engines or any(engine.is_valid(document) is not verdict for engine in engines):
+        for engines, is_valid in self._engines:
+            if not engines or any(engine.is_valid(document) is not is_valid for engine in engines):
                 return None
         return msgspec.json.encode(document).decode()
 

@@ -108,7 +108,7 @@ class _Builder:
         ]
 
     def options(self, names: Node, schema: Node, chosen: Chosen) -> Iterator[tuple[str, frozenset[Node]]]:
-        """All ways to have a property of these names with this value, one per kind of name."""
+        """Return all ways to have a property of these names with this value, one for each kind of name."""
         for name in chosen:
             if self.holds(names, name):
                 yield name, chosen[name] | {schema}

@@ -82,7 +82,7 @@ def _pairs(claim: Claim) -> Iterator[Pair]:
             yield from _pairs(inner)
 
 
-class Likeness:
+class StructuralProof:
     """One attempt. It asks a solver about small formulas without references only."""
 
     def __init__(self, outer: Solver) -> None:

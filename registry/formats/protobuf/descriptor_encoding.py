@@ -31,7 +31,7 @@ def _options(number: int, data: bytes) -> bytes:
 
 
 def _default(value: str, kind: str) -> str:
-    """Strings as they are; bytes with the escapes that `quote` wrote; everything else as in the source."""
+    """Return a default value: strings unquoted, bytes with the escapes of `quote`, all else as in the source."""
     if kind == "string":
         return unquote(value)
     return value[1:-1] if kind == "bytes" else value

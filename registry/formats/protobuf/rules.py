@@ -42,7 +42,7 @@ def _join(scope: str, name: str) -> str:
 
 
 def _declared(scope: File | Message) -> Iterable[str]:
-    """The names that a scope holds; the values of an enum belong to the scope around it."""
+    """Return the names that a scope holds. The values of an enum belong to the scope around it."""
     yield from (message.name for message in scope.messages)
     for enum in scope.enums:
         yield enum.name

@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from messagehub import MessageHub
-from messagehub.shm.groups import MemberShare
+from messagehub.shm.channel_directory.location import directory_of
 from messagehub.shm.layout import HEADER_BYTES, LENGTH, LINE_BYTES, Checksum, Header, Kind
-from messagehub.shm.location import directory_of
 from messagehub.shm.payloads import codec_for
-from messagehub.shm.ring import RingSpec, open_reader, open_writer
-from messagehub.shm.tables import TableStore
+from messagehub.shm.rings.groups import MemberShare
+from messagehub.shm.rings.ring import RingSpec, open_reader, open_writer
+from messagehub.shm.tables.tables import TableStore
 
 CHECKSUMS = (Checksum.NONE, Checksum.VERIFY)
 TEXT = pa.schema([("n", pa.int64()), ("text", pa.string()), ("list", pa.list_(pa.int32()))])

@@ -18,9 +18,9 @@ import pyarrow as pa
 from messagehub import MessageHub
 from messagehub.errors import HubError
 from messagehub.shm.locks import OWNER, Descriptor, exclusive, try_lock
-from messagehub.shm.read_results import Gap, Item
-from messagehub.shm.ring import describe, open_reader
-from messagehub.shm.tables import TableStore
+from messagehub.shm.rings.read_results import Gap, Item
+from messagehub.shm.rings.ring import describe, open_reader
+from messagehub.shm.tables.tables import TableStore
 from tests.faults.blocks.originals import GROUP, MEMBER
 
 READS = 12

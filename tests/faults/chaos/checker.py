@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 from messagehub import MessageHub
 from messagehub.client.broker_file import is_held
-from messagehub.shm.cleaning import clean
-from messagehub.shm.directory import Directory
-from messagehub.shm.tables import TableStore
+from messagehub.shm.channel_directory.cleaning import clean
+from messagehub.shm.channel_directory.directory import Directory
+from messagehub.shm.tables.tables import TableStore
 from tests.faults.chaos.history import History
 from tests.faults.chaos.roles import NUMBERS, PLAIN, RETAINED, checked
 from tests.integration.harness import eventually

@@ -37,10 +37,10 @@ from messagehub.errors import (
 )
 from messagehub.services.context import ServiceContext, ServiceMessage
 from messagehub.services.replies import PendingReply
+from messagehub.shm.channel_directory.location import directory_of
 from messagehub.shm.errors import NameTaken, RingFull, TableMissing
-from messagehub.shm.location import directory_of
-from messagehub.shm.read_results import Gap
-from messagehub.shm.tables import TableStore
+from messagehub.shm.rings.read_results import Gap
+from messagehub.shm.tables.tables import TableStore
 from messagehub.topics.subscriptions import Subscription
 from registry.records import Keep
 from tests.faults.chaos.flood import Flood

@@ -152,6 +152,7 @@ class Storm:
     def _start(self, role: str) -> None:
         path = self.history.next_file(role.partition("-")[0])
         complaints = (self.directory / f"{path.stem}.err").open("w")
+        rings = {"MESSAGEHUB_PURE_PYTHON": self._chance.choice(["0", "1"])}  # in C and in Python, side by side
         with complaints:
             self._processes[role] = subprocess.Popen(
                 [sys.executable, "-m", "tests.faults.chaos.roles", role, str(self.directory), self.domain, str(path)],
@@ -159,7 +160,7 @@ class Storm:
                 stderr=complaints,
                 text=True,
                 cwd=ROOT,
-                env=clean_environment(),
+                env=clean_environment() | rings,
                 start_new_session=True,  # Spark's JVM and workers go with their driver
             )
         self._processes[role].args = str(self.directory / f"{path.stem}.err")

@@ -93,7 +93,7 @@ static void take_over(Ring *ring, int number, Writing *writing) {
     w->honours_readers = number % 2;
     w->sequences = writing->sequences, w->next = writing->next, w->previous = writing->previous;
     w->peers = writing->peers, w->index = &ring->token;
-    w->oldest = w->newest = MH_NO_SLOT;
+    w->oldest = w->newest = w->parked_first = MH_NO_SLOT;
     w->head = mh_load(ring->words + MH_HEAD);
     for (uint32_t slot = 0; slot < SLOTS; slot++) {
         uint64_t *sequence = mh_line(&w->block, slot) + MH_SEQUENCE;

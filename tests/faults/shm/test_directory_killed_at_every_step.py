@@ -4,15 +4,15 @@ import os
 import time
 from itertools import count
 
-from messagehub.shm.cleaning import clean
-from messagehub.shm.directory import Directory, ProducerEntry
-from messagehub.shm.groups import MemberShare
+from messagehub.shm.channel_directory.cleaning import clean
+from messagehub.shm.channel_directory.directory import Directory, ProducerEntry
 from messagehub.shm.identity import ProcessIdentity
 from messagehub.shm.layout import WhenFull
 from messagehub.shm.payloads import codec_for
-from messagehub.shm.read_results import Item
-from messagehub.shm.ring import RingSpec, open_reader, open_writer
-from messagehub.shm.writer import RingWriter
+from messagehub.shm.rings.groups import MemberShare
+from messagehub.shm.rings.read_results import Item
+from messagehub.shm.rings.ring import RingSpec, open_reader, open_writer
+from messagehub.shm.rings.writer import RingWriter
 from tests.faults.shm.suicide import Fuse, count_system_calls, died_after
 from tests.shm.children import kill, parked
 from tests.shm.rings import checked, payload, writer

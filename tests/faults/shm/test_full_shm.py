@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from messagehub.shm import errors
-from messagehub.shm.directory import Directory, ProducerEntry
+from messagehub.shm.channel_directory.directory import Directory, ProducerEntry
 from messagehub.shm.identity import ProcessIdentity
-from messagehub.shm.ring import open_reader
-from messagehub.shm.tables import TableStore
+from messagehub.shm.rings.ring import open_reader
+from messagehub.shm.tables.tables import TableStore
 from tests.shm.children import fork, wait
 from tests.shm.rings import payload, writer
 

@@ -17,15 +17,15 @@ import pyarrow as pa
 import pytest
 
 from messagehub.shm import errors
-from messagehub.shm.cleaning import clean
-from messagehub.shm.directory import Directory, ProducerEntry
+from messagehub.shm.channel_directory.cleaning import clean
+from messagehub.shm.channel_directory.directory import Directory, ProducerEntry
 from messagehub.shm.identity import ProcessIdentity
 from messagehub.shm.layout import Checksum, WhenFull
-from messagehub.shm.manifests import Retention
 from messagehub.shm.payloads import codec_for
-from messagehub.shm.read_results import Gap
-from messagehub.shm.ring import RingSpec, open_reader, open_writer
-from messagehub.shm.tables import TableStore
+from messagehub.shm.rings.read_results import Gap
+from messagehub.shm.rings.ring import RingSpec, open_reader, open_writer
+from messagehub.shm.tables.manifests import Retention
+from messagehub.shm.tables.tables import TableStore
 from tests.levels import STORM_SECONDS
 from tests.shm.children import fork, wait
 from tests.shm.rings import number_of, payload, use_python_core

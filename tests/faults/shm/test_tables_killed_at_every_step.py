@@ -8,8 +8,8 @@ import pyarrow.compute as pc
 import pytest
 
 from messagehub.shm.layout import Checksum
-from messagehub.shm.manifests import Retention
-from messagehub.shm.tables import TableStore
+from messagehub.shm.tables.manifests import Retention
+from messagehub.shm.tables.tables import TableStore
 from tests.faults.shm.suicide import Fuse, count_system_calls, died_after
 
 LATER = 1e6

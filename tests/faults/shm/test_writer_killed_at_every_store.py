@@ -10,11 +10,12 @@ from itertools import count
 
 import pytest
 
-from messagehub.shm import core, errors, ring
+from messagehub.shm import core, errors
 from messagehub.shm.layout import Checksum, Kind, WhenFull
-from messagehub.shm.read_results import Gap
-from messagehub.shm.reader import RingReader
-from messagehub.shm.ring import open_reader
+from messagehub.shm.rings import ring
+from messagehub.shm.rings.read_results import Gap
+from messagehub.shm.rings.reader import RingReader
+from messagehub.shm.rings.ring import open_reader
 from tests.faults.shm.suicide import (
     Fuse,
     count_system_calls,

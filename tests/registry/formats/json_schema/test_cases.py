@@ -1,4 +1,4 @@
-"""The tables of `cases`: verdicts, names of differences, and counterexamples that `jsonschema` confirms."""
+"""The tables of `cases`: results, names of differences, and counterexamples that `jsonschema` confirms."""
 
 import json
 from typing import Any

@@ -1,0 +1,71 @@
+// Services: addresses, their workers and mailboxes; and the messages that could not be delivered.
+
+import { ask, everything, get, own, poll } from "../api.js";
+import { meter } from "../charts.js";
+import { badge, button, dialog, field, h, heading, notice, panel } from "../dom.js";
+import { count, date, payload, plural, time } from "../format.js";
+import { may } from "../rights.js";
+import { table } from "../table.js";
+
+export async function show(main, { signal }) {
+  const total = h("span", { class: "quiet" });
+  main.append(heading("Services", total));
+  const workers = table({
+    label: "Services and workers", key: (row) => `${row.address} ${row.worker_id}`, most: 460, empty: "Nothing is served.",
+    columns: [
+      { label: "Address", value: (row) => row.address, width: "17%" },
+      { label: "Worker", value: (row) => row.worker_id, width: "18%" },
+      { label: "Status", value: (row) => row.status, show: (row) => badge(row.status), width: "84px" },
+      { label: "Process", value: (row) => (row.pid ? `${row.pid} on ${row.host ?? "–"}` : "–"), isMinor: true },
+      { label: "Mailbox", value: (row) => row.mailbox?.queued ?? null, depends: (row) => row.mailbox, width: "170px", show: (row) => mailbox(row.mailbox) },
+      { label: "Busy", value: (row) => row.mailbox?.busy ?? null, depends: (row) => row.concurrency, show: (row) => (row.mailbox ? `${row.mailbox.busy} of ${row.concurrency}` : `– of ${row.concurrency}`), align: "right", isMinor: true, width: "80px" },
+      { label: "Handled", value: (row) => row.mailbox?.handled ?? null, show: (row) => count(row.mailbox?.handled), align: "right", isMinor: true, width: "84px" },
+      { label: "Lost", value: (row) => lost(row.mailbox), show: (row) => count(lost(row.mailbox)), align: "right", isMinor: true, width: "64px" },
+      { label: "Choice", value: (row) => row.strategy.replaceAll("_", " "), isMinor: true, width: "112px" },
+    ],
+  });
+  main.append(panel("Addresses and their workers", workers.element));
+  const letters = may("admin") ? deadLetters(main, signal) : null;
+  await poll(2, signal, async () => {
+    const services = await everything(own("services"), {}, { signal });
+    total.textContent = plural(services.length, "address", "addresses");
+    workers.update(services.flatMap((one) => (one.workers.length ? one.workers : [{ worker_id: "no worker", status: "pending", concurrency: 0 }])
+      .map((worker) => ({ ...worker, address: one.address, strategy: one.strategy }))));
+    await letters?.();
+  });
+}
+
+const mailbox = (box) => (box ? meter(box.queued / Math.max(box.capacity, 1), `${count(box.queued)} of ${count(box.capacity)}`) : "–");
+const lost = (box) => (box ? box.dropped + box.refused + box.expired : null);
+
+function deadLetters(main, signal) {
+  const list = table({
+    label: "Dead letters", key: (row) => row.number, sort: 0, isDescending: true, most: 360, empty: "Every message was delivered.",
+    onpick: (row) => dialog(`To ${row.address}`, { submit: "Close", act: async () => {}, fields: [h("p", {}, `${row.code}: ${row.reason}`), h("p", { class: "quiet" }, `${date(row.at)}, from ${row.sender || "–"}, tried ${row.attempts} times`),
+      h("pre", { class: "secret" }, payload(row.payload_base64, row.payload_kind))] }),
+    columns: [
+      { label: "At", value: (row) => row.at, show: (row) => time(row.at), width: "90px" },
+      { label: "To", value: (row) => row.address, width: "24%" },
+      { label: "Why", value: (row) => row.code, show: (row) => badge(row.code, "warn"), width: "190px" },
+      { label: "Reason", value: (row) => row.reason, isMinor: true },
+      { label: "Payload", value: (row) => (row.payload_base64 === null ? "not kept" : payload(row.payload_base64, row.payload_kind).slice(0, 200)) },
+    ],
+  });
+  const note = h("span", { class: "quiet" });
+  const send = button("Send again", () => {
+    const address = field("Only to this address (may stay empty)");
+    dialog("Send dead letters again", { fields: [address], submit: "Send", text: "Oldest first. Those that are delivered are forgotten.", act: async () => {
+      const said = await ask("POST", own("dead-letters", "resend"), { body: address.input.value.trim() ? { address: address.input.value.trim() } : {} });
+      const [first] = said.failed ?? [];
+      const rest = first ? `; ${count(said.failed.length)} could not be sent: ${first.reason}` : "";
+      notice(`${count(said.sent)} sent again${rest}.`, said.sent && !first ? "good" : "bad");
+    } });
+  });
+  main.append(panel("Dead letters", h("div", { class: "filters" }, send, note), list.element));
+  return async () => {
+    const found = await get(own("dead-letters"), { limit: 1000 }, { signal });
+    list.update(found.letters);
+    send.disabled = !found.kept;
+    note.textContent = `${count(found.kept)} are there${found.dropped ? `, ${count(found.dropped)} older ones made room for them` : ""}`;
+  };
+}

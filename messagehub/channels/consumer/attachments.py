@@ -1,0 +1,433 @@
+"""The blocks that a consumer reads: found, attached, let go of; by the directory alone, so a broker may come and go.
+
+Rule 1: a ring that was there before the consumer is read from where the consumer asked, `latest` being its head at that
+moment; one that came later is read from its first item, and what is gone of it by then is reported.
+Rule 2: a ring that its producer ended and that was read to the end is let go of, and taken up again where it was left
+when somebody writes it again. A ring whose producer died is kept for the linger time: a successor goes on in it.
+Rule 3: nothing is polled for: the kernel tells of changes in the channel's directory or, until there is one, in the
+directory of all channels. Only while an entry's ring is about to be there is it looked for again, and at the end of a
+stream until a group has done all of it.
+Rule 4: a stream that was over before the consumer came is not the stream whose end it waits for.
+Rule 5: a stream ends for a member of a group when the whole group is done with it: what another member leaves undone,
+because it dies or leaves, needs somebody who takes it over. Until then its rings stay attached, and so stay there.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from messagehub.channels.consumer.group_mates import GroupMate
+from messagehub.channels.consumer.start import Positions
+from messagehub.channels.consumer.start import Start as ConsumerStart
+from messagehub.shm import inotify
+from messagehub.shm.channel_directory.cleaning import LINGER_SECONDS
+from messagehub.shm.channel_directory.directory import CHANNEL_LOCK, Directory
+from messagehub.shm.channel_directory.entries import is_about_members
+from messagehub.shm.errors import DataBlockError, NothingThere, PositionUnknown
+from messagehub.shm.layout import Header
+from messagehub.shm.locks import open_files_limited
+from messagehub.shm.rings.groups import MemberShare
+from messagehub.shm.rings.read_results import LastItems, Position, Start
+from messagehub.shm.rings.reader import Copy, RingReader
+from messagehub.shm.rings.ring import left_by_group, open_reader, peek
+from registry import replies
+
+log = logging.getLogger("messagehub")
+
+SOON_SECONDS = 0.005
+MOST_SECONDS = 0.25
+UNWATCHED_SECONDS = 0.25
+TELL_SECONDS = 5.0  # so long a member waits for its group before it says so
+_NEWS = inotify.MOVED_TO | inotify.CLOSE_WRITE | inotify.CREATE | inotify.DELETE
+
+
+class Choice(NamedTuple):
+    """How rings are opened."""
+
+    start: ConsumerStart
+    expected_schema_hashes: set[str]  # the consumer's own, and those that the registry calls compatible; none: any
+    lossless: bool
+    verify: bool
+    group: str | None = None  # of its members: nothing is opened before a share is dealt
+    copy: Copy = "auto"
+    spin_us: int = 0
+    consumer_id: str = ""  # for whoever looks at the rings' readers
+
+
+class _Noted(NamedTuple):
+    """A ring as it was before its consumer."""
+
+    position: Position
+    is_over: bool
+
+
+class Attachments:
+    def __init__(self, directory: Directory, channel: str, choice: Choice) -> None:
+        """What is in the directory now counts as having been there before the consumer."""
+        self.readers: list[RingReader] = []
+        self.has_met_any = False
+        self.has_tables = False
+        self.schema: Any = None  # of the ring that was attached last
+        self.is_listed = False
+        self.look_at: float | None = None
+        self.mate: GroupMate | None = None  # of a member of a group, once its consumer is made
+        self._directory = directory
+        self._channel = channel
+        self._choice = choice
+        self._is_waited_for = choice.lossless
+        self._left: dict[str, Position] = {}
+        self._gone_at: dict[str, float] = {}
+        self._noted: dict[str, _Noted] = {}
+        self._peeked: dict[str, tuple[Header, dict[str, Any]]] = {}  # for the first look, which needs it at once
+        self._has_looked = False
+        self._has_seen_end = False
+        self._is_producing = False
+        self._is_group_done = choice.group is None
+        self._spent: dict[str, RingReader] = {}  # read to the end, by path, while the group is not done
+        self._awaits_group_since: float | None = None
+        self._has_told_of_wait = False
+        self._wait_seconds = SOON_SECONDS
+        self._assignment: replies.Assignment | None = None
+        self._news = inotify.Inotify()
+        self._is_watched = False
+        self._is_parent_watched = False
+        self._watched_tables = False
+        try:
+            alive, dead = self._directory_rings()
+            for path in dict.fromkeys([*alive, *dead, directory.exclusive_block(channel)]):
+                self._note(path)
+        except BaseException:
+            self._news.close()
+            raise
+
+    def has_ended(self, *, follow: bool) -> bool:
+        """Everything was read and nobody produces. Who follows waits for a stream to end while it is attached."""
+        if self._is_producing or not self._is_group_done:
+            return False
+        if follow:
+            return self._has_seen_end and not self.readers
+        return all(reader.is_spent() for reader in self.readers)
+
+    @property
+    def positions(self) -> Positions:
+        """Where to go on, by block."""
+        left = {position.block_id: position for position in self._left.values()}
+        return left | {reader.header.block_id: reader.position for reader in self.readers}
+
+    def has_news(self) -> bool:
+        """Whether what the kernel told is about producers or tables; everything told so far is forgotten."""
+        told = [self._is_news(happened) for happened in self._news.read()]
+        return any(told)
+
+    def news_fds(self) -> list[int]:
+        return [self._news.fileno()] if self._is_watched or self._is_parent_watched else []
+
+    def is_left_to_group(self) -> bool:
+        """Whether rings of a channel that has ended hold what this member's group has not done."""
+        alive, dead = self._directory_rings()
+        paths = dict.fromkeys([*alive, *dead, self._directory.exclusive_block(self._channel)])
+        group = self._choice.group
+        return group is not None and any(left_by_group(path, self._channel, group) for path in paths)
+
+    def member_share(self, path: str) -> MemberShare | None:
+        """What this member reads of a ring, as it was dealt; None: nothing."""
+        share = self._share(path)
+        if self._assignment is None or share is None or share.count == 0:
+            return None
+        return MemberShare(self._assignment.epoch, share.index, share.count)
+
+    def deal(self, assignment: replies.Assignment) -> None:
+        """Read as this member of a group from the next `look` on. What was not acknowledged will come again, here or
+        elsewhere."""
+        self._assignment = assignment
+        self._is_group_done = False
+        self._close_readers()
+        self._left = {}
+
+    def set_waited_for(self, is_waited_for: bool) -> None:
+        """Whether blocking producers wait for this consumer from now on, if it was made lossless."""
+        if self._choice.lossless and self._is_waited_for != is_waited_for:
+            self._is_waited_for = is_waited_for
+            for reader in list(self.readers):
+                reader.set_lossless(is_waited_for)
+
+    def end_waiting(self) -> None:
+        """Have no blocking producer wait for this consumer any more. Any thread may call this."""
+        self.set_waited_for(False)
+        self._choice = self._choice._replace(lossless=False)
+
+    @open_files_limited()
+    def look(self, told: Iterable[str]) -> None:
+        """Attach to what is there and not yet attached: the directory's rings and those that others `told` of."""
+        self._is_group_done = self._choice.group is None  # until it is known
+        if self.look_at is not None:
+            self.look_at = time.monotonic() + MOST_SECONDS  # also if attaching is refused: nobody looks without a pause
+        self._watch()
+        alive, waiting = self._directory_rings()
+        listed = [*alive, *waiting, self._directory.exclusive_block(self._channel)]
+        told = [path for path in told if path not in listed]
+        is_first = not self._has_looked
+        if is_first:
+            self._has_looked = True
+            for path in told:
+                self._note(path)
+        paths = dict.fromkeys([*listed, *told])
+        held = {reader.path for reader in self.readers}
+        missing = [path for path in paths if path not in held and not self._attach(path)]
+        self._let_go_of_the_dead()
+        if is_first:
+            self._tell_of_lost_position()
+        self._is_producing = bool(alive)
+        awaited = 0 if self._is_producing else self._awaited(paths)
+        self._is_group_done = self._choice.group is None or not (self._is_producing or awaited)
+        if self._is_group_done:
+            self._close_spent()
+        self._tell_of_wait(awaited)
+        self.is_listed |= bool(alive or waiting)
+        self.has_tables = os.path.isdir(self._directory.tables_path(self._channel))
+        self._schedule(is_waiting=awaited > 0 or any(path in alive for path in missing))
+
+    def ended(self, reader: RingReader) -> None:
+        """Its producer ended it and everything was read."""
+        position = reader.position
+        if reader.is_replaced():  # for a group too, whose members have not read all of its numbers
+            position = position._replace(sequence=reader.head)
+        self._left[reader.path] = position
+        self._has_seen_end |= not self._was_over(position.block_id, position.epoch)
+        self.readers.remove(reader)
+        if self._choice.group is None:
+            reader.close()
+        else:
+            self._spent[reader.path] = reader
+
+    def close(self) -> None:
+        self._close_readers()
+        self._news.close()
+        self._is_watched = self._is_parent_watched = False
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    def _directory_rings(self) -> tuple[list[str], list[str]]:
+        """Rings of the living, and of the dead that have lingered less than their time."""
+        alive: list[str] = []
+        dead: list[str] = []
+        for listed in self._directory.producers(self._channel):
+            if listed.entry is not None:
+                paths = [os.path.join(self._directory.root, name) for name in listed.entry.blocks]
+                (alive if listed.is_alive else dead).extend(paths)
+        return alive, dead
+
+    def _attach(self, path: str) -> bool:
+        """Whether nothing is left to do about this ring now."""
+        if self._choice.group is not None and self._assignment is None:
+            return False
+        share = self._share(path)
+        try:
+            header, state = self._peeked.pop(path) if path in self._peeked else peek(path)
+            if header.channel != self._channel:
+                return True  # somebody registered a block of another channel as one of this
+            if share is not None and share.count == 0:
+                self.has_met_any = True  # another member of the group reads it
+                self._has_seen_end |= not self._was_over(header.block_id, state["epoch"])
+                return True
+            if self._is_still_over(path, header, state):
+                return False
+            if path in self._spent:
+                self._spent.pop(path).close()  # it is written again, and this member's share is taken once
+            reader = self._open(path, self._start(path, header), share)
+        except NothingThere:
+            return False
+        except PositionUnknown as error:
+            if path not in self._left:  # or a ring that was read before was replaced, and its numbers go on
+                log.warning("channel %r: %s Reading begins with the oldest item that is there", self._channel, error)
+            reader = self._open(path, "oldest", share)
+        if reader.header.block_id != header.block_id:  # replaced since we looked
+            reader.close()
+            return self._attach(path)
+        if not reader.is_known:
+            log.warning("the directory of channel %r is gone: its ring is read by name alone", self._channel)
+        self.readers.append(reader)
+        self.schema = reader.schema
+        self._left.pop(path, None)
+        self.has_met_any = True
+        return True
+
+    def _awaited(self, paths: Iterable[str]) -> int:
+        """How many items are left, of rings that nobody writes, to others of the group or to nobody."""
+        group = self._choice.group
+        if group is None:
+            return 0
+        unread = [] if self.mate is None else self.mate.others_unread()
+        awaited = 0
+        for path in paths:
+            shares = [share_in(path) for share_in in unread]
+            awaited += left_by_group(path, self._channel, group, [share for share in shares if share is not None])
+        return awaited
+
+    def _tell_of_wait(self, awaited: int) -> None:
+        if not awaited or self.readers:
+            self._awaits_group_since, self._has_told_of_wait = None, False
+            return
+        now = time.monotonic()
+        if self._awaits_group_since is None:
+            self._awaits_group_since = now
+        if now - self._awaits_group_since >= TELL_SECONDS and not self._has_told_of_wait:
+            self._has_told_of_wait = True
+            here = [] if self.mate is None else self.mate.others_read_by()
+            log.warning(
+                "channel %r: nobody produces it, and this member of group %r has done its share; it waits for %d items"
+                " that %s not done yet, and takes over from a member that leaves or dies",
+                self._channel,
+                self._choice.group,
+                awaited,
+                f"others of the group ({', '.join(here)} of this process) have" if here else "other processes have",
+            )
+
+    def _close_readers(self) -> None:
+        for reader in self.readers:
+            reader.close()
+        self.readers = []
+        self._close_spent()
+
+    def _close_spent(self) -> None:
+        for reader in self._spent.values():
+            reader.close()
+        self._spent = {}
+
+    def _is_still_over(self, path: str, header: Header, state: dict[str, Any]) -> bool:
+        """Whether this is a ring that was read to its end, and nobody has written it since."""
+        left = self._left.get(path)
+        if left is None:
+            return False
+        is_same = header.block_id == left.block_id and state["epoch"] == left.epoch
+        return is_same and (state["has_ended"] or not state["has_writer"])
+
+    def _open(self, path: str, start: Start, share: replies.Share | None) -> RingReader:
+        choice, dealt = self._choice, self._assignment
+        return open_reader(
+            path,
+            expected_schema_hashes=choice.expected_schema_hashes,
+            start=start,
+            lossless=self._is_waited_for,
+            group=dealt.group if dealt else None,
+            assignment=MemberShare(dealt.epoch, share.index, share.count) if dealt and share else None,
+            wait_for_writer=True,
+            verify=choice.verify,
+            copy=choice.copy,
+            spin_us=choice.spin_us,
+            consumer_id=choice.consumer_id,
+        )
+
+    def _start(self, path: str, header: Header) -> Start:
+        left = self._left.get(path)
+        if left is not None:
+            return left
+        start = self._choice.start
+        noted = self._noted.get(header.block_id)
+        if isinstance(start, dict) and header.block_id in start:
+            return start[header.block_id]
+        if noted is None:
+            return "first"
+        if isinstance(start, int):
+            return LastItems(-start, noted.position)
+        return noted.position if start == "latest" else "oldest"
+
+    def _note(self, path: str) -> None:
+        """Remember how a ring is before anybody is asked about the channel."""
+        try:
+            header, state = peek(path)
+        except DataBlockError:
+            return  # nothing there, or nothing that could be read: whoever attaches to it hears why
+        self._peeked[path] = header, state
+        position = Position(header.block_id, state["epoch"], state["head"])
+        self._noted[header.block_id] = _Noted(position, state["has_ended"] or not state["has_writer"])
+
+    def _tell_of_lost_position(self) -> None:
+        """What was written to a ring that is gone can be neither read nor counted."""
+        start = self._choice.start
+        if isinstance(start, dict) and start and not start.keys() & self._noted.keys():
+            log.warning(
+                "channel %r: no ring that `start` names is there any more; what was written to them after that is lost,"
+                " and not counted. Reading begins with the oldest item that is there",
+                self._channel,
+            )
+
+    def _was_over(self, block_id: str, epoch: int) -> bool:
+        """Whether this epoch of a ring was over before the consumer."""
+        noted = self._noted.get(block_id)
+        return noted is not None and noted.is_over and noted.position.epoch == epoch
+
+    def _share(self, path: str) -> replies.Share | None:
+        """What of this ring is ours in a group; a ring that was not dealt out is shared by all members."""
+        dealt = self._assignment
+        if dealt is None:
+            return None
+        shm_name = "/" + self._directory.relative(path)
+        for share in dealt.shares:
+            if share.shm_name == shm_name:
+                return share
+        return replies.Share(shm_name=shm_name, index=dealt.index, count=dealt.count)
+
+    def _let_go_of_the_dead(self) -> None:
+        now = time.monotonic()
+        for reader in list(self.readers):
+            if reader.is_writer_alive():
+                self._gone_at.pop(reader.path, None)
+            elif now - self._gone_at.setdefault(reader.path, now) > LINGER_SECONDS and reader.is_spent():
+                del self._gone_at[reader.path]
+                self._left[reader.path] = reader.position
+                self.readers.remove(reader)
+                reader.close()
+
+    def _watch(self) -> None:
+        """The channel's directory or, until there is one, the directory of all channels."""
+        if not self._is_watched:
+            self._is_watched = self._watch_channel() or (self._watch_parent() and self._watch_channel())
+        if self._is_watched and self._is_parent_watched:
+            self._news.unwatch(self._directory.path)
+            self._is_parent_watched = False
+        if self._is_watched and not self._watched_tables:
+            self._watched_tables = self._news.watch(self._directory.tables_path(self._channel), inotify.CREATE)
+
+    def _watch_channel(self) -> bool:
+        """A directory without its lock is about to be filled, or to go."""
+        path = self._directory.channel_path(self._channel)
+        return self._news.watch(path, _NEWS) and os.path.exists(os.path.join(path, CHANNEL_LOCK))
+
+    def _watch_parent(self) -> bool:
+        if not self._is_parent_watched:
+            try:
+                self._directory.make()
+            except DataBlockError:
+                return False  # not ours to make: look now and then
+            self._is_parent_watched = self._news.watch(self._directory.path, inotify.CREATE | inotify.MOVED_TO)
+        return self._is_parent_watched
+
+    def _is_news(self, happened: inotify.Happened) -> bool:
+        if happened.path == self._directory.path:
+            if happened.mask & inotify.IGNORED:
+                self._is_parent_watched = False
+            return happened.name == self._channel or not self._is_parent_watched
+        if _is_removal(happened):
+            self._is_watched = self._watched_tables = False  # the directory is gone, and may be made again
+            return True
+        return is_about_members(happened.name) or not happened.path
+
+    def _schedule(self, *, is_waiting: bool) -> None:
+        """Return when to look again although nothing was reported."""
+        if is_waiting:
+            self.look_at = time.monotonic() + self._wait_seconds
+            self._wait_seconds = min(2 * self._wait_seconds, MOST_SECONDS)
+            return
+        self._wait_seconds = SOON_SECONDS
+        if not (self._is_watched or self._is_parent_watched):
+            self.look_at = time.monotonic() + UNWATCHED_SECONDS
+        else:
+            self.look_at = min(self._gone_at.values()) + LINGER_SECONDS if self._gone_at else None
+
+
+def _is_removal(news: inotify.Happened) -> bool:
+    """Whether the channel's directory goes: its lock goes just before it."""
+    return bool(news.mask & inotify.IGNORED or (news.name == CHANNEL_LOCK and news.mask & inotify.DELETE))

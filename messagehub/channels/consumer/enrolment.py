@@ -1,0 +1,280 @@
+"""A consumer and its registry: where the channel is, whether it can be read, and that this consumer reads it.
+
+Rule 1: nobody is asked again and again: the kernel tells of this host's directory, the broker's events of the rest.
+Rule 2: once the consumer is made, whoever reads never waits for a broker: the background asks, and its answer wakes
+the reader.
+Rule 3: a consumer that was evicted reads nothing more, whatever is there, and no producer waits for it. Values that it
+has keep their memory.
+Rule 4: data of another host is an error that names the host. A block of the same name on this host is not that data.
+"""
+
+import copy
+import logging
+import queue
+import time
+import weakref
+from collections.abc import Callable
+from typing import NamedTuple
+
+from messagehub.channels.consumer.attachments import Attachments
+from messagehub.channels.consumer.consumer_share import ConsumerShare, Renew
+from messagehub.channels.consumer.expected_schema import ExpectedSchema
+from messagehub.channels.consumer.questions import Question, RunLater
+from messagehub.channels.consumer.wanted import Wanted
+from messagehub.channels.hosts import hosts_elsewhere
+from messagehub.client.registration import Registration
+from messagehub.discovery import Discovery, Source
+from messagehub.errors import BrokerRequired, ChannelNotFound, HubError, is_unable
+from messagehub.shm.channel_directory.directory import Directory
+from messagehub.shm.channel_directory.entries import block_path
+from registry import replies
+
+log = logging.getLogger("messagehub")
+
+ASK_SECONDS = 1.0  # so long the broker may take to say where a channel is, and what of it can be read
+
+
+class Undecided(Exception):
+    """Nobody has said yet whether this can be read."""
+
+
+class RegistryCalls(NamedTuple):
+    """The calls by which a consumer reaches the registry. `discover` and `register` take a timeout in seconds."""
+
+    discover: Callable[[float], Discovery | None]
+    register: Callable[[float], Registration]
+    renew: Renew
+    run_later: RunLater
+
+
+class Enrolment:
+    def __init__(
+        self,
+        wanted: Wanted,
+        directory: Directory,
+        attached: Attachments,
+        expected: ExpectedSchema,
+        share: ConsumerShare,
+        registry: RegistryCalls,
+        *,
+        made_by: float,
+        timeout: float,
+        wake: Callable[[], None],
+    ) -> None:
+        """`made_by` (`time.monotonic()`) bounds what is asked until `made` is called, `timeout` what is asked later.
+
+        `wake` is called, on another thread, when something that was asked is answered.
+        """
+        self.registration: Registration | None = None
+        self.source: Source | None = None
+        self.has_news = False  # something was answered
+        self.told: list[str] = []  # the rings that others know of, until they are looked at
+        self._wanted = wanted
+        self._directory = directory
+        self._attached = attached
+        self._expected = expected
+        self._share = share
+        self._registry = registry
+        self._made_by: float | None = made_by
+        self._timeout = timeout
+        self._wake = wake
+        self._where: Question[Discovery | None] = Question(None)
+        self._registering: Question[None] = Question(None)
+        self._readable: Question[bool] = Question(otherwise=False)
+        self._refusal: HubError | None = None
+        self._is_unsure = True  # where the channel is: ask
+        self._has_told_of_hosts = False
+        self._is_closed = False
+
+    def made(self) -> None:
+        """Take note that from now on nobody waits for an answer."""
+        self._made_by = None
+
+    def doubt(self) -> None:
+        """Have the next look ask where the channel is: it may be elsewhere by now. Any thread may call this."""
+        self._is_unsure = True
+
+    def is_asking(self) -> bool:
+        """Whether an answer about the channel's place is awaited, or not yet taken."""
+        return self._where.is_asked
+
+    def is_awaited(self) -> bool:
+        """Whether it is not yet known that the channel is not elsewhere."""
+        return self._where.is_asked and not self._where.is_answered
+
+    def must_ask(self) -> bool:
+        """Nobody is asked while something is read: whatever changed elsewhere, it is what the consumer came for. And a
+        member of a group gets its share first: the others wait for it."""
+        is_served = self.registration is not None and (self._share.is_open() or self._attached.readers)
+        return self._is_unsure and not is_served
+
+    def update(self) -> None:
+        """Take what was answered, and ask what is unsure. A refusal is raised until whoever is asked says otherwise."""
+        if self.registration is not None and self.registration.is_evicted:
+            self.has_news = True  # so that no reader takes a shorter way
+            self.registration.check_open()
+        self.has_news = False
+        try:
+            self._take_answers()
+        except HubError as refused:
+            self._refusal = copy.copy(refused)  # without the frames that it was raised in
+            raise
+        if self.must_ask() and not self._where.is_asked:
+            self._is_unsure = False
+            if self._made_by is not None:
+                self._take_place(self._find())
+            else:
+                self._where.ask(self._find, self._registry.run_later, self._on_answer)
+        if self._refusal is not None:
+            raise copy.copy(self._refusal)
+
+    def ask_again(self) -> bool:
+        """Whether the registry, asked once more, calls another schema readable; Undecided until it has answered."""
+        if self._made_by is not None:
+            return self._asks_again()
+        if self._readable.is_answered:
+            return self._readable.take()
+        if not self._registering.is_asked:
+            if self.registration is None or self.registration.ack is None:
+                return False
+            self._readable.ask(self._asks_again, self._registry.run_later, self._on_answer)
+        raise Undecided
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self.registration is not None:
+            self.registration.close()
+
+    # -- where it is ---------------------------------------------------------------------------------------
+
+    def _take_answers(self) -> None:
+        if self._where.is_answered or self._registering.is_answered:
+            self._refusal = None
+        if self._registering.is_answered:
+            self._registering.take()
+        if self._where.is_answered:
+            self._take_place(self._where.take())
+
+    def _find(self) -> Discovery | None:
+        """Ask who knows the channel; refuse what is elsewhere, or cannot be read."""
+        try:
+            found = self._registry.discover(self._seconds(ASK_SECONDS))
+            if found is not None:
+                self._check_schema(found)
+                self._check_host(found)
+        except BaseException:
+            self._is_unsure = True  # and asked again, so that the next read says the same
+            raise
+        return found
+
+    def _take_place(self, found: Discovery | None) -> None:
+        if found is None:
+            if self.registration is None and self._attached.is_left_to_group():
+                self._enrol("broker")
+            return
+        blocks = (block for block in found.blocks if block.format != "manifest")
+        self.told = [block_path(self._directory, block.shm_name) for block in blocks]
+        if self.registration is not None:
+            return
+        self._enrol(found.source)
+
+    def _check_schema(self, found: Discovery) -> None:
+        """Require equal hashes where no registry compared the schemas. A channel that nobody produces has none."""
+        is_readable = found.schema_hash is None or self._expected.is_readable(found.schema_hash)
+        if found.source != "broker" and not is_readable:
+            raise self._expected.mismatch(found.schema_hash)
+
+    def _check_host(self, found: Discovery) -> None:
+        elsewhere = hosts_elsewhere(found, self._directory)
+        if elsewhere and not self._has_told_of_hosts:
+            self._has_told_of_hosts = True
+            channel, names = self._wanted.channel, ", ".join(elsewhere)
+            log.warning("channel %r is also produced on %s; what is here is read, that is not", channel, names)
+
+    # -- that it is read -----------------------------------------------------------------------------------
+
+    def _enrol(self, source: Source) -> None:
+        if self._made_by is not None:
+            self._register(source)
+        else:
+            self._registering.ask(lambda: self._register(source), self._registry.run_later, self._on_answer)
+
+    def _register(self, source: Source) -> None:
+        """Register, with the broker or in the directory."""
+        try:
+            registration = self._registry.register(self._seconds(self._timeout))
+            registration.on_ended = _waker(self)
+            self.registration = registration
+            if self._is_closed:  # meanwhile
+                registration.close()
+                return
+            if self._wanted.group is not None:
+                self._share.begin(registration)
+        except ChannelNotFound:
+            pass  # the broker has not seen yet what the directory shows: asked again with the next look
+        except HubError as error:
+            if self._wanted.group is None or not is_unable(error):
+                self._is_unsure = True  # and asked again, so that the next read says the same
+                raise
+            if self._made_by is None:
+                return  # it was there when this consumer was made: as with the channel itself, wait for it
+            raise BrokerRequired(
+                f"group {self._wanted.group!r} is shared out by the broker, and none answers"
+            ) from error
+        self.source = source
+        self._accept()
+
+    def _accept(self) -> bool:
+        """Read too what the registry has just called compatible; returns whether that is new."""
+        ack = None if self.registration is None else self.registration.ack
+        if not isinstance(ack, replies.ConsumerRegistered):
+            return False
+        return self._expected.accept(ack.schema_hash, timeout=self._seconds(ASK_SECONDS))
+
+    def _asks_again(self) -> bool:
+        """Ask, and wait for the answer. A refusal is raised."""
+        if self.registration is None or self.registration.ack is None:
+            return False
+        answers: queue.SimpleQueue[HubError | None] = queue.SimpleQueue()
+        self._registry.renew(self.registration, answers.put)
+        try:
+            error = answers.get(timeout=min(ASK_SECONDS, self._seconds(ASK_SECONDS)))
+        except queue.Empty:
+            return False
+        if error is None:
+            return self._accept()
+        if not is_unable(error) and not isinstance(error, ChannelNotFound):
+            raise error
+        log.debug("nobody says what else of %r can be read: %s", self._wanted.channel, error)
+        return False
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    def _seconds(self, most: float) -> float:
+        """How long what is asked now may take."""
+        return most if self._made_by is None else max(self._made_by - time.monotonic(), 0.0)
+
+    def _on_answer(self) -> None:
+        """On another thread."""
+        self.has_news = True
+        self._wake()
+
+    def _on_ended(self) -> None:
+        """Take note that the registration has ended. Another thread calls this."""
+        self.doubt()
+        if self.registration is not None and self.registration.is_evicted:
+            self.has_news = True
+            self._attached.end_waiting()
+        self._wake()
+
+
+def _waker(enrolment: Enrolment) -> Callable[[], None]:
+    """Wakes it if it still exists: whoever forgets a consumer has it collected at once."""
+    referred = weakref.ref(enrolment)
+
+    def wake() -> None:
+        found = referred()
+        if found is not None:
+            found._on_ended()
+
+    return wake

@@ -1,0 +1,1 @@
+"""Committed tables: immutable parts, named by the manifest of a generation."""

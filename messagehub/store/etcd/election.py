@@ -1,0 +1,79 @@
+"""Tries to lead a site, and keeps the leadership, on a thread of its own.
+
+Rule 1: `on_won` and `on_lost` are called in turns, on this thread. What they start is fenced by the leader key, so that
+a hub that hears of its loss late does no harm.
+Rule 2: a leader that cannot renew its lease steps down when the lease may have run out, whether or not etcd answers.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from time import monotonic
+
+from messagehub.errors import StoreError
+from messagehub.runtime.supervision import Supervisor
+from messagehub.store.etcd.errors import NotLeader
+from messagehub.store.etcd.leadership import LeaderKey
+
+log = logging.getLogger("messagehub.site")
+
+TRY_SECONDS = 0.25
+
+
+class Election:
+    def __init__(
+        self,
+        key: LeaderKey,
+        value: bytes,
+        *,
+        on_won: Callable[[], None],
+        on_lost: Callable[[str], None],
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        """`value` tells others who leads; `on_lost` is told why."""
+        self._key = key
+        self._value = value
+        self._on_won, self._on_lost = on_won, on_lost
+        self._is_leading = False
+        self._stopping = threading.Event()
+        self._thread = (supervisor or Supervisor()).start("messagehub-election", self._run)
+
+    def close(self, *, timeout: float) -> None:
+        """End the leadership, so that another hub can lead at once."""
+        self._stopping.set()
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._turn()
+            except StoreError as error:
+                log.debug("no leader is elected: %s", error.message)  # tried again
+            self._stopping.wait(TRY_SECONDS)
+        try:
+            self._key.give_up()
+        except StoreError as error:
+            log.warning("the leadership ends when its lease runs out, not at once: %s", error.message)
+        if self._is_leading:
+            self._lose("it is stopping")
+
+    def _turn(self) -> None:
+        if not self._is_leading:
+            if self._key.take(self._value):
+                self._is_leading = True
+                log.info("this hub leads the site")
+                self._on_won()
+            return
+        try:
+            self._key.renew()
+        except NotLeader as error:
+            self._lose(error.message)
+        except StoreError as error:
+            if monotonic() >= self._key.lasts_until:
+                self._key.lapse()
+                self._lose(error.message)
+
+    def _lose(self, why: str) -> None:
+        self._is_leading = False
+        log.warning("this hub does not lead the site any more: %s", why)
+        self._on_lost(why)

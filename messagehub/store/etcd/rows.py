@@ -1,0 +1,235 @@
+"""Records as keys and values of etcd: what each event puts and removes, and how the records come back.
+
+Keys lie beneath the prefix of a site: `channels/NAME`, `producers/CHANNEL/ID`, `schemas/SUBJECT/VERSION` and so on.
+Names in them are percent-encoded, so that a slash only separates. Values are JSON; large ones are compressed, since a
+record may be as large as a request, and etcd's limit is near that.
+
+Unlike in SQLite there are also stalls, conflicts and shares of groups: a hub that begins to follow cannot find or make
+them anew, since only the leader decides.
+"""
+
+import lzma
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from messagehub.store import Saved
+from registry import events
+from registry.channels.state import restored
+from registry.records import Channel, Consumer, Group, Mode, Producer, SchemaConfig, SchemaVersion, Table
+
+COMPRESSED_BYTES = 256 << 10
+"""From here on values are compressed."""
+_XZ = b"\xfd7zXZ\x00"
+_encode = msgspec.json.Encoder().encode
+
+
+class Changes(NamedTuple):
+    """What one event changes: values by key, None to remove it; and prefixes whose keys are all removed before."""
+
+    revision: int
+    values: Sequence[tuple[str, bytes | None]] = ()
+    removed_beneath: Sequence[str] = ()
+    schema_id: int = 0
+    """The id of a schema that is registered, which is never given again."""
+    event: bytes = b""
+    """The event itself, for the hubs that follow."""
+
+
+def changes(event: events.AnyEvent) -> Changes:
+    return _CHANGES[type(event)](event)._replace(event=_encode(event))
+
+
+def key(kind: str, *names: str | int) -> str:
+    return "/".join([kind, *(quote(str(name), safe="") for name in names)])
+
+
+def pack(value: bytes) -> bytes:
+    return value if len(value) < COMPRESSED_BYTES else lzma.compress(value, preset=1)
+
+
+def unpack(value: bytes) -> bytes:
+    return lzma.decompress(value) if value.startswith(_XZ) else value
+
+
+def load(stored: Iterable[tuple[str, bytes]], *, revision: int, last_schema_id: int) -> Saved:
+    """Return the records of a site, from keys without their prefix. Raise KeyError or DecodeError for what misses."""
+    found: dict[str, list[tuple[list[str], bytes]]] = {kind: [] for kind in _KINDS}
+    for name, value in stored:
+        kind, *parts = name.split("/")
+        if kind in found:
+            found[kind].append(([unquote(part) for part in parts], unpack(value)))
+    channels = _load_channels(found)
+    hidden = {(subject, int(version)) for (subject, version), _ in found["hidden"]}
+    schemas = [_decoded(SchemaVersion, value) for _, value in found["schemas"]]
+    schemas = [
+        msgspec.structs.replace(schema, is_deleted=True) if (schema.subject, schema.version) in hidden else schema
+        for schema in sorted(schemas, key=lambda schema: (schema.subject, schema.version))
+    ]
+    return Saved(
+        list(channels.values()),
+        schemas,
+        revision,
+        last_schema_id,
+        {subject: _decoded(SchemaConfig, value) for (subject,), value in found["config"]},
+        {subject: _mode_decoder.decode(value) for (subject,), value in found["mode"]},
+    )
+
+
+def _load_channels(found: dict[str, list[tuple[list[str], bytes]]]) -> dict[str, Channel]:
+    channels: dict[str, Channel] = {name: _decoded(Channel, value) for (name,), value in found["channels"]}
+    stalled: dict[tuple[str, ...], int] = {}
+    for kind in ("producers", "consumers"):
+        stalled |= {(kind, *names): int(value) for (*names, _), value in found[kind] if len(names) == _STALL_NAMES}
+    for (channel, *names), value in found["producers"]:
+        if len(names) == 1:
+            producer = _decoded(Producer, value)
+            if stalled.get(("producers", channel, *names), 0) > producer.revision:
+                producer.status = "stalled"
+            channels[channel].producers[producer.producer_id] = producer
+    for (channel, *names), value in found["consumers"]:
+        if len(names) == 1:
+            consumer = _decoded(Consumer, value)
+            if stalled.get(("consumers", channel, *names), 0) > consumer.revision:
+                consumer.status = "stalled"
+            channels[channel].consumers[consumer.consumer_id] = consumer
+    for (channel,), value in found["tables"]:
+        channels[channel].table = _decoded(Table, value)
+    for (channel,), value in found["conflicts"]:
+        channels[channel].conflict = value.decode()
+    for (channel, group), value in found["groups"]:
+        channels[channel].groups[group] = _decoded(Group, value)
+    for channel_record in channels.values():
+        restored(channel_record)
+    for (channel,), value in found["revisions"]:
+        channels[channel].revision = max(channels[channel].revision, int(value))
+    return channels
+
+
+_STALL_NAMES = 2
+"""Names before `stalled`: channel and member."""
+_KINDS = (
+    *("channels", "producers", "consumers", "tables", "conflicts", "groups", "revisions"),
+    *("schemas", "hidden", "config", "mode"),
+)
+_decoders: dict[type, msgspec.json.Decoder[Any]] = {
+    kind: msgspec.json.Decoder(kind)
+    for kind in (SchemaVersion, SchemaConfig, Channel, Producer, Consumer, Table, Group)
+}
+_mode_decoder: msgspec.json.Decoder[Mode] = msgspec.json.Decoder(Mode)
+
+
+def _decoded(kind: type, value: bytes) -> Any:
+    return _decoders[kind].decode(value)
+
+
+def _put_channel(event: events.ChannelCreated | events.ChannelDeclared) -> Changes:
+    bare = msgspec.structs.replace(event.record, producers={}, consumers={}, groups={}, table=None, conflict=None)
+    return Changes(event.revision, [(key("channels", event.channel), _encode(bare))])
+
+
+def _remove_channel(event: events.ChannelDestroyed) -> Changes:
+    members = [key(kind, event.channel, "") for kind in ("producers", "consumers", "groups")]
+    values = [(key(kind, event.channel), None) for kind in ("channels", "tables", "conflicts", "revisions")]
+    return Changes(event.revision, values, members)
+
+
+def _end_channel(event: events.ChannelEnded) -> Changes:
+    """Nothing else of it is there: its members, groups, table and conflict have ended before."""
+    return Changes(event.revision, [(key(kind, event.channel), None) for kind in ("channels", "revisions")])
+
+
+def _put_producer(event: events.ProducerRegistered) -> Changes:
+    producer = event.producer
+    return Changes(event.revision, [(key("producers", event.channel, producer.producer_id), _encode(producer))])
+
+
+def _put_consumer(event: events.ConsumerRegistered) -> Changes:
+    consumer = event.consumer
+    return Changes(event.revision, [(key("consumers", event.channel, consumer.consumer_id), _encode(consumer))])
+
+
+def _put_table(event: events.TableCommitted) -> Changes:
+    value = _encode(event.table) if event.table is not None else None
+    return _revised(event, (key("tables", event.channel), value))
+
+
+def _put_schema(event: events.SchemaRegistered) -> Changes:
+    schema = event.schema
+    values = [(key("schemas", schema.subject, schema.version), _encode(schema))]
+    return Changes(event.revision, values, schema_id=schema.schema_id)
+
+
+def _remove_schema(event: events.SchemaDeleted) -> Changes:
+    hidden = key("hidden", event.subject, event.version)
+    if not event.permanent:
+        return Changes(event.revision, [(hidden, b"1")])
+    return Changes(event.revision, [(key("schemas", event.subject, event.version), None), (hidden, None)])
+
+
+def _put_setting(event: events.SchemaConfigured | events.SchemaModeChanged) -> Changes:
+    kind, setting = ("config", event.config) if isinstance(event, events.SchemaConfigured) else ("mode", event.mode)
+    value = _encode(setting) if setting is not None else None
+    return Changes(event.revision, [(key(kind, event.subject), value)])
+
+
+def _revised(event: events.AnyChannelEvent, *values: tuple[str, bytes | None]) -> Changes:
+    """Add the channel's revision, which no record that stays would tell."""
+    return Changes(event.revision, [*values, (key("revisions", event.channel), str(event.revision).encode())])
+
+
+def _member(event: Any) -> tuple[str, str]:
+    """Return the key of the member that an event names, and that of its stall."""
+    if isinstance(event, events.ProducerUnregistered | events.ProducerStalled | events.ProducerRecovered):
+        names = ("producers", event.channel, event.producer_id)
+    else:
+        names = ("consumers", event.channel, event.consumer_id)
+    return key(*names), key(*names, "stalled")
+
+
+def _remove_member(event: events.ProducerUnregistered | events.ConsumerUnregistered) -> Changes:
+    return _revised(event, *((name, None) for name in _member(event)))
+
+
+def _stall(event: events.ProducerStalled | events.ConsumerStalled) -> Changes:
+    """Put the revision of the stall: a member that has registered since is not stalled any more."""
+    return _revised(event, (_member(event)[1], str(event.revision).encode()))
+
+
+def _recover(event: events.ProducerRecovered | events.ConsumerRecovered) -> Changes:
+    return _revised(event, (_member(event)[1], None))
+
+
+def _put_conflict(event: events.ChannelConflicted) -> Changes:
+    value = event.reason.encode() if event.reason is not None else None
+    return _revised(event, (key("conflicts", event.channel), value))
+
+
+def _put_group(event: events.GroupAssigned) -> Changes:
+    value = _encode(event.assigned) if event.assigned.members else None
+    return _revised(event, (key("groups", event.channel, event.group), value))
+
+
+_CHANGES: dict[type[events.Event], Callable[[Any], Changes]] = {
+    events.ChannelCreated: _put_channel,
+    events.ChannelDeclared: _put_channel,
+    events.ChannelDestroyed: _remove_channel,
+    events.ChannelEnded: _end_channel,
+    events.ProducerRegistered: _put_producer,
+    events.ProducerUnregistered: _remove_member,
+    events.ProducerStalled: _stall,
+    events.ProducerRecovered: _recover,
+    events.ConsumerRegistered: _put_consumer,
+    events.ConsumerUnregistered: _remove_member,
+    events.ConsumerStalled: _stall,
+    events.ConsumerRecovered: _recover,
+    events.ChannelConflicted: _put_conflict,
+    events.GroupAssigned: _put_group,
+    events.TableCommitted: _put_table,
+    events.SchemaRegistered: _put_schema,
+    events.SchemaDeleted: _remove_schema,
+    events.SchemaConfigured: _put_setting,
+    events.SchemaModeChanged: _put_setting,
+}

@@ -1,0 +1,127 @@
+"""One Chromium for the tests of a module, and one hub for all tests of the console."""
+
+import os
+import random
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect
+
+from messagehub import MessageHub
+from messagehub.security.credentials import AccessFile, allow_token
+from tests.admin.conftest import Web
+from tests.debian import program_or_skip
+from tools.browser import PACKAGE, PROGRAM, chromium
+
+DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+PATIENCE_MS = 30_000
+"""Far more than anything here takes, so that a loaded machine fails no test."""
+
+expect.set_options(timeout=PATIENCE_MS)
+
+
+class Looker:
+    """A tab that somebody looks at the console with, and what the browser complains of."""
+
+    def __init__(self, context: BrowserContext, url: str) -> None:
+        self.url = url
+        self.page: Page = context.new_page()
+        self.page.set_default_timeout(PATIENCE_MS)
+        self.complaints: list[str] = []
+        self.page.on("console", self._hear)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    def _hear(self, message: ConsoleMessage) -> None:
+        # That a request was refused or did not arrive is said by the browser itself, and shown by the page.
+        if message.type in ("error", "warning") and not message.text.startswith("Failed to load resource"):
+            self.complaints.append(message.text)
+
+    def open(self, view: str = "") -> Page:
+        self.page.goto(f"{self.url}/console/#/{view}")
+        return self.page
+
+    def log_in(self, token: str, name: str = "owner") -> Page:
+        if self.page.url == "about:blank":
+            self.open()
+        self.page.get_by_role("button", name="Log in").click()
+        dialog = self.page.get_by_role("dialog")
+        dialog.get_by_label("Token").fill(token)
+        dialog.get_by_role("button", name="Log in").click()
+        expect(self.page.locator("#who")).to_have_text(name)
+        expect(dialog).to_have_count(0)
+        return self.page
+
+
+class ConsoleHub(Web):
+    """A hub with its HTTP side, clients of it in this process, and tokens."""
+
+    def __init__(self, directory: Path, *arguments: str) -> None:
+        super().__init__(directory, *arguments)
+        self._clients: list[MessageHub] = []
+
+    def connect(self) -> MessageHub:
+        domain = f"pytest-{os.getpid()}-{self.directory.name}"
+        client = MessageHub(dir=self.directory, domain=domain)
+        self._clients.append(client)
+        return client
+
+    def new_token(self, name: str, *rights: str) -> str:
+        return allow_token(AccessFile(self.directory / "access.json"), name, [*rights])
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+        super().close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Not for the whole session: while Playwright runs, this thread has an event loop, and `asyncio.run` is refused."""
+    with chromium(program_or_skip(PROGRAM, PACKAGE)) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleHub]:
+    running = ConsoleHub(tmp_path_factory.mktemp("console") / "console")
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def look(browser: Browser) -> Iterator[Callable[..., Looker]]:
+    """Open tabs, each with a session of its own; afterwards no browser may have complained."""
+    opened: list[tuple[BrowserContext, Looker]] = []
+
+    def open_tab(url: str, **options: Any) -> Looker:
+        context = browser.new_context(viewport=options.pop("viewport", DESKTOP), **options)
+        opened.append((context, Looker(context, url)))
+        return opened[-1][1]
+
+    yield open_tab
+    for context, _ in opened:
+        context.close()
+    assert [one.complaints for _, one in opened if one.complaints] == []
+
+
+@pytest.fixture
+def owner(look: Callable[..., Looker], web: ConsoleHub) -> Looker:
+    """Somebody who is logged in and may do everything."""
+    tab = look(web.url)
+    tab.log_in(web.token)
+    return tab
+
+
+def fixed_port() -> int:
+    """A port that a hub can come back to: below those that the kernel gives out."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        try:
+            with socket.socket() as tried:
+                tried.bind(("127.0.0.1", port))
+            return port
+        except OSError:
+            continue

@@ -1,0 +1,147 @@
+"""Rates and lag as somebody outside sees them: from what rings and readers have in shared memory."""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from messagehub import MessageHub
+from messagehub.channels.flow import FlowSampler, RingFlow
+from messagehub.shm.channel_directory.location import directory_of
+from tests.integration.block_processes import Place, place_in
+from tests.integration.harness import eventually
+
+AT_ONCE = {"max_age_seconds": 0.0}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with place_in(tmp_path / "hub", f"f{os.getpid()}") as made:
+        yield made
+
+
+@pytest.fixture
+def hub(place: Place) -> Iterator[MessageHub]:
+    with place.hub() as made:
+        yield made
+
+
+@pytest.fixture
+def sampler(hub: MessageHub) -> Iterator[FlowSampler]:
+    made = FlowSampler(directory_of(hub.settings))
+    yield made
+    made.close()
+
+
+def ring(sampler: FlowSampler, channel: str) -> RingFlow:
+    (found,) = sampler.sample(**AT_ONCE).rings[channel]
+    return found
+
+
+def opened() -> list[str]:
+    """What this process has open in shared memory."""
+    found = []
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the one that they were listed by
+            found.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return sorted(name for name in found if name.startswith("/dev/shm/"))
+
+
+def test_a_ring_and_its_readers_are_seen_with_their_lag(hub: MessageHub, sampler: FlowSampler) -> None:
+    with (
+        hub.producer("flow.lag", schema=np.dtype("f8"), capacity=8, page_size=800) as producer,
+        hub.consumer("flow.lag", start="oldest", consumer_id="slow") as slow,
+        hub.consumer("flow.lag", start="oldest", consumer_id="quick"),
+    ):
+        for _ in range(5):
+            producer.write(np.zeros(10))
+        slow.read(timeout=10)
+        found = ring(sampler, "flow.lag")
+        assert (found.head, found.slots, found.mean_item_bytes, found.pid) == (5, 8, 80.0, os.getpid())
+        assert found.producer_id == "flow.lag/default"
+        assert found.written_at == pytest.approx(time.time(), abs=60)
+        by_name = {reader.consumer_id: reader for reader in found.readers}
+        assert {name: (one.lag_items, one.lag_bytes) for name, one in by_name.items()} == {
+            "slow": (4, 320),
+            "quick": (5, 400),
+        }
+        assert by_name["quick"].lag_seconds > 0
+        assert found.fill == 5 / 8
+        summary = sampler.sample(**AT_ONCE).channels["flow.lag"]
+        assert (summary.slowest, summary.lag_items, summary.readers) == ("quick", 5, 2)
+
+
+def test_the_age_of_the_oldest_unread_item_grows_although_nobody_writes(hub: MessageHub, sampler: FlowSampler) -> None:
+    with hub.producer("flow.age") as producer, hub.consumer("flow.age") as consumer:
+        producer.write(b"x")
+        first = ring(sampler, "flow.age").readers[0].lag_seconds
+        eventually(lambda: ring(sampler, "flow.age").readers[0].lag_seconds > first)
+        consumer.read(timeout=10)
+        assert ring(sampler, "flow.age").readers[0].lag_seconds == 0
+
+
+def test_a_rate_is_what_was_written_since_the_sample_before(hub: MessageHub, sampler: FlowSampler) -> None:
+    with hub.producer("flow.rate") as producer:
+        producer.write(bytes(100))
+        first = sampler.sample()
+        assert (first.interval_seconds, first.totals.items_per_second) == (0.0, 0.0)
+        for _ in range(50):
+            producer.write(bytes(100))
+        eventually(lambda: sampler.sample().interval_seconds > 0)
+        second = sampler.sample()
+        flow = second.channels["flow.rate"]
+        assert flow.items_per_second == pytest.approx(50 / second.interval_seconds, rel=0.01)
+        assert flow.bytes_per_second == pytest.approx(100 * flow.items_per_second, rel=0.01)
+        assert second.totals.items_per_second == flow.items_per_second
+
+
+def test_rings_that_come_go_and_are_made_again_are_followed(hub: MessageHub, sampler: FlowSampler) -> None:
+    assert sampler.sample(**AT_ONCE).rings == {}
+    with hub.producer("flow.new", capacity=4) as producer:
+        producer.write(b"1")
+        assert ring(sampler, "flow.new").is_live
+    assert not ring(sampler, "flow.new").is_live
+    with hub.producer("flow.new", capacity=32) as producer:  # another shape: the ring is replaced
+        producer.write(b"2")
+        assert (ring(sampler, "flow.new").slots, ring(sampler, "flow.new").head) == (32, 2)
+    with (
+        hub.producer("flow.both", access="shared", producer_id="one"),
+        hub.producer("flow.both", access="shared", producer_id="two"),
+    ):
+        found = sampler.sample(**AT_ONCE).rings["flow.both"]
+        assert sorted(one.producer_id for one in found) == ["one", "two"]
+
+
+def test_what_a_reader_holds_and_a_writer_that_waits_are_seen(hub: MessageHub, sampler: FlowSampler) -> None:
+    with (
+        hub.producer("flow.held", schema=np.dtype("f8"), capacity=4, when_full="block") as producer,
+        hub.consumer("flow.held", start="oldest", consumer_id="holder") as consumer,
+    ):
+        producer.write(np.arange(500.0))
+        value = consumer.read(timeout=10)
+        found = ring(sampler, "flow.held")
+        assert (found.readers[0].held_slots, found.held_slots, found.readers[0].is_waited_for) == (1, 1, True)
+        del value
+        assert ring(sampler, "flow.held").held_slots == 0
+
+
+def test_one_sample_serves_all_who_ask_in_the_same_second(hub: MessageHub, sampler: FlowSampler) -> None:
+    with hub.producer("flow.once") as producer:
+        first = sampler.sample()
+        producer.write(b"x")
+        assert sampler.sample(max_age_seconds=60.0) is first
+        assert sampler.sample("flow.once", max_age_seconds=60.0) is first
+
+
+def test_closing_lets_go_of_every_file(hub: MessageHub, sampler: FlowSampler) -> None:
+    with hub.producer("flow.files") as producer, hub.consumer("flow.files"):
+        producer.write(b"x")
+        before = opened()
+        sampler.sample(**AT_ONCE)
+        assert len(opened()) > len(before)
+        sampler.close()
+        assert opened() == before
