@@ -4,7 +4,6 @@ import os
 import random
 import socket
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,23 +57,12 @@ class Looker:
 class ConsoleHub(Web):
     """A hub with its HTTP side, clients of it in this process, and tokens."""
 
-    def __init__(self, directory: Path, *arguments: str) -> None:
-        super().__init__(directory, *arguments)
-        self._clients: list[MessageHub] = []
-
     def connect(self) -> MessageHub:
-        domain = f"pytest-{os.getpid()}-{self.directory.name}"
-        client = MessageHub(dir=self.directory, domain=domain)
-        self._clients.append(client)
-        return client
+        """Close it before the test ends: the hub goes on for the tests of other folders in this process."""
+        return MessageHub(dir=self.directory, domain=f"pytest-{os.getpid()}-{self.directory.name}")
 
     def new_token(self, name: str, *rights: str) -> str:
         return allow_token(AccessFile(self.directory / "access.json"), name, [*rights])
-
-    def close(self) -> None:
-        for client in self._clients:
-            client.close()
-        super().close()
 
 
 @pytest.fixture(scope="module")

@@ -45,7 +45,7 @@ def batch(at: float) -> pa.RecordBatch:
 def test_a_producer_appears_in_the_table_while_it_is_watched(owner: Looker, web: ConsoleHub) -> None:
     page = owner.open("channels?q=appears")
     expect(page.get_by_role("heading", name="Channels")).to_be_visible()
-    with web.connect().producer("appears.now", schema=READING):
+    with web.connect() as hub, hub.producer("appears.now", schema=READING):
         row = page.get_by_role("row").filter(has=page.get_by_role("link", name="appears.now"))
         expect(row).to_contain_text("active")
         row.get_by_role("link").click()
@@ -76,8 +76,8 @@ def test_a_schema_that_would_break_a_consumer_is_shown_with_its_counterexample(o
 
 
 def test_who_is_attached_and_would_break_by_a_schema_is_named(owner: Looker, web: ConsoleHub) -> None:
-    hub = web.connect()
     with (
+        web.connect() as hub,
         hub.producer("attached.readings", schema=READING),
         hub.consumer("attached.readings", expected_schema=READING, consumer_id="reads-celsius"),
     ):
@@ -101,8 +101,8 @@ def test_two_versions_are_compared_side_by_side(owner: Looker, web: ConsoleHub) 
 
 
 def test_a_slow_consumer_is_named_in_the_overview_the_map_and_its_channel(owner: Looker, web: ConsoleHub) -> None:
-    hub = web.connect()
     with (
+        web.connect() as hub,
         hub.producer("slow.readings", schema=READING, capacity=64) as producer,
         hub.consumer("slow.readings", consumer_id="never-reads"),
     ):
@@ -120,7 +120,7 @@ def test_a_slow_consumer_is_named_in_the_overview_the_map_and_its_channel(owner:
 
 
 def test_a_live_plot_follows_what_a_producer_writes(owner: Looker, web: ConsoleHub) -> None:
-    with web.connect().producer("plotted.readings", schema=READING) as producer:
+    with web.connect() as hub, hub.producer("plotted.readings", schema=READING) as producer:
         producer.write(batch(1.0))
         page = owner.open("channels/plotted.readings/tail")
         row = page.get_by_role("table", name="Newest rows").get_by_role("row")
@@ -137,8 +137,8 @@ def test_a_live_plot_follows_what_a_producer_writes(owner: Looker, web: ConsoleH
 
 
 def test_a_consumer_is_evicted_and_told(owner: Looker, web: ConsoleHub) -> None:
-    hub = web.connect()
     with (
+        web.connect() as hub,
         hub.producer("evicted.readings", schema=READING) as producer,
         hub.consumer("evicted.readings", consumer_id="in-the-way") as consumer,
     ):
@@ -185,8 +185,7 @@ def test_what_is_published_is_seen_live_and_a_retained_topic_is_read_again(owner
 
 
 def test_a_dead_letter_is_read_and_a_worker_is_seen(owner: Looker, web: ConsoleHub) -> None:
-    hub = web.connect()
-    with hub.serve("service:seen", lambda message, _: message.payload):
+    with web.connect() as hub, hub.serve("service:seen", lambda message, _: message.payload):
         with pytest.raises(ServiceNotFound):
             hub.send("service:nobody", {"lost": True})
         page = owner.open("services")
@@ -224,9 +223,9 @@ def test_a_token_is_added_shown_once_and_revoked(owner: Looker, web: ConsoleHub)
 def test_nothing_serious_keeps_anybody_from_using_a_view_and_none_is_wider_than_a_phone(
     look: Look, web: ConsoleHub
 ) -> None:
-    hub = web.connect()
     web.register("usable.readings", {"type": "object", "properties": {"n": {"type": "integer"}}})
     with (
+        web.connect() as hub,
         hub.producer("usable.readings.now", schema=READING) as producer,
         hub.consumer("usable.readings.now", consumer_id="reader"),
     ):
