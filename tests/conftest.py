@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import itertools
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -87,6 +88,16 @@ class FileByFile(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileByFile:
     config.option.loadscopereorder = False  # else files with the most tests would be first, not those that take longest
     return FileByFile(config, log)
+
+
+@pytest.fixture(autouse=True)
+def _own_log_levels() -> Iterator[None]:
+    """A command that runs in this process sets levels, which must not change what later tests log."""
+    loggers = [logging.getLogger(name) for name in (None, "messagehub")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.hookimpl(wrapper=True)

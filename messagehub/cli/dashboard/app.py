@@ -101,16 +101,20 @@ class TopApp(App[None]):
             self.run_worker(self._look(), exit_on_error=True)
 
     async def _look(self) -> None:
+        """Ask the hub and draw what it says. Whoever quits meanwhile has no widgets left to draw in."""
         part, opened = self._part, self._opened
         try:
             self.snapshot = await asyncio.to_thread(self._observer.look, part)
             if opened is not None:
                 self._show_detail(await asyncio.to_thread(self._observer.describe, opened))
         except (HubError, DataBlockError, OSError) as error:
-            self.query_one("#trouble", Static).update(Text(shown(str(error)), style="bold"))
+            if self.is_running:
+                self.query_one("#trouble", Static).update(Text(shown(str(error)), style="bold"))
             return
         finally:
             self._is_looking = False
+        if not self.is_running:
+            return
         self._draw()
         if part != self._part or opened != self._opened:
             self._look_again()  # a key was pressed meanwhile
@@ -148,7 +152,7 @@ class TopApp(App[None]):
         self.query_one("#parts", Static).update(parts)
 
     def _show_detail(self, detail: ChannelDetail) -> None:
-        if detail.channel == self._opened:
+        if self.is_running and detail.channel == self._opened:
             width = self.query_one(VerticalScroll).scrollable_content_region.width
             self.query_one("#detail", Static).update(Text(channel_text(detail, max(width, 20)), no_wrap=True))
 

@@ -114,7 +114,8 @@ def _joined(snapshot: Snapshot, alike: list[tuple[int, Any]], transaction: Trans
     try:
         together = pa.concat_tables([table for _, table in alike]).combine_chunks()
     except pa.ArrowException as error:
-        log.info("%d parts of the table of %s stay apart: %s", len(alike), transaction.store.path, error)
+        # As text: a record that somebody keeps must not keep the error, and with it all these parts mapped.
+        log.info("%d parts of the table of %s stay apart: %s", len(alike), transaction.store.path, str(error))
         yield from (snapshot.manifest.parts[index] for index, _ in alike)
         return
     checksum = read_header(os.path.join(transaction.store.path, snapshot.manifest.parts[first].name)).checksum
