@@ -5,13 +5,22 @@ ten times as long, and the tests start more than a thousand.
 environment, directory, standard files) and what it does is the same; limits, umask and the command line in /proc are
 those of the process that forked it. So are modules: tests of what is imported, and of Python's own options, start
 Python anew.
+
+The processes that a hub itself starts (the one that checks schemas, the one of HTTP) have to be its own children. A hub
+that is forked here forks a few of them before it begins (`_Reserve`), which wait until the hub starts a process; when
+none is left, and in hubs that are no children of this, Python starts anew. An embedded hub of the tests' own process
+has its process forked like any other.
 """
 
 import atexit
 import contextlib
+import ctypes
+import fcntl
 import gc
+import importlib
 import json
 import os
+import re
 import runpy
 import select
 import signal
@@ -22,10 +31,12 @@ import threading
 import warnings
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 ROOT = Path(__file__).parents[1]
 MAX_BYTES = 1 << 20
+RESERVED = 2
+"""How many processes a hub has waiting: one that checks schemas and one of HTTP."""
 
 
 class Popen(subprocess.Popen[Any]):
@@ -47,13 +58,13 @@ class Popen(subprocess.Popen[Any]):
         super().__init__(args, stdin=stdin, stdout=stdout, stderr=stderr, text=text, env=env, cwd=cwd)
 
     def _execute_child(self, args: Any, *rest: Any) -> None:  # private: there is no other place to start it differently
-        cwd, env = rest[4], rest[5]
+        cwd, env, group = rest[4], rest[5], rest[21]
         p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite = rest[9:15]
         files = [0 if p2cread == -1 else p2cread, 1 if c2pwrite == -1 else c2pwrite, 2 if errwrite == -1 else errwrite]
         program = {"args": [str(part) for part in args], "env": dict(os.environ if env is None else env)}
         self._status, told = os.pipe2(os.O_CLOEXEC)
         try:
-            self.pid = _parent().fork(program | {"cwd": str(cwd or Path.cwd())}, [*files, told])
+            self.pid = _parent().fork(program | {"cwd": str(cwd or Path.cwd()), "group": group}, [*files, told])
         finally:
             os.close(told)
             self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
@@ -75,6 +86,27 @@ class Popen(subprocess.Popen[Any]):
             os.close(self._status)
             self._status = -1
         return self.pid, self._exit
+
+
+class _Embedded(subprocess.Popen[Any]):
+    """`subprocess.Popen` of the tests' own process: what checks schemas for an embedded hub is forked.
+
+    All others start as usual. A process of HTTP ends with its parent, which has to be the tests' own process.
+    """
+
+    def __new__(cls, args: Any, *rest: Any, **options: Any) -> Any:
+        is_forked = _is_of_a_hub(args) and not options.get("pass_fds")
+        return object.__new__(_OfEmbedded if is_forked else cls)
+
+
+class _OfEmbedded(_Embedded, Popen):
+    __init__ = _Embedded.__init__  # with all of its options
+    _execute_child = Popen._execute_child
+
+
+def _is_of_a_hub(args: Any) -> bool:
+    """Whether the command is one of `messagehub.runtime.child_process`."""
+    return isinstance(args, list) and args[:3] == [sys.executable, "-P", "-c"]
 
 
 def run(
@@ -122,6 +154,7 @@ def start() -> None:
     """Before the first test, so that nobody takes it for what a test left behind."""
     _started.append(_Parent())
     atexit.register(_started[0].close)
+    subprocess.Popen = _Embedded  # type: ignore[misc]
 
 
 def _parent() -> _Parent:
@@ -169,12 +202,86 @@ def _serve(link: socket.socket) -> dict[str, Any] | None:
                 os.close(fd)
 
 
+def _show_module(program: str) -> None:
+    """Write the module that a program runs over the command line in /proc, by which tests tell a hub's processes."""
+    words = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    start, end = int(words[45]), int(words[46])  # where the kernel reads the command line
+    (module,) = re.findall(r"from (\S+) import main", program)
+    ctypes.memmove(start, module.encode().ljust(end - start, b"\0")[: end - start], end - start)
+
+
+class _Reserve(subprocess.Popen[Any]):
+    """`subprocess.Popen` of a hub: its own processes are children that wait for what they shall be."""
+
+    waiting: ClassVar[list[tuple[int, socket.socket]]] = []
+
+    @classmethod
+    def fork(cls, program: dict[str, Any]) -> dict[str, Any]:
+        """Return the program of the hub; in a child, later, that of the child. Without a program the child ends."""
+        for _ in range(RESERVED):
+            link, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            child = os.fork()
+            if child == 0:
+                for unused in [link, *(earlier for _, earlier in cls.waiting)]:
+                    unused.close()
+                with other:
+                    asked, files, _, _ = socket.recv_fds(other, MAX_BYTES, 16)
+                if not asked:
+                    os._exit(0)
+                found = dict(json.loads(asked))
+                _show_module(found["args"][3])
+                # Above all numbers that they shall have, so that none is overwritten before it is used.
+                high = [fcntl.fcntl(given, fcntl.F_DUPFD_CLOEXEC, 512) for given in files]
+                for given in files:
+                    os.close(given)
+                for given, wanted in zip(high, found["files"], strict=True):
+                    os.dup2(given, wanted)
+                    os.close(given)
+                return found
+            other.close()
+            cls.waiting.append((child, link))
+        subprocess.Popen = cls  # type: ignore[misc]
+        return program
+
+    def _execute_child(self, args: Any, *rest: Any) -> None:  # private: as above
+        if not (_is_of_a_hub(args) and _Reserve.waiting):
+            super()._execute_child(args, *rest)
+            return
+        pass_fds, cwd, env, group = rest[3], rest[4], rest[5], rest[21]
+        p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite = rest[9:15]
+        standard = [
+            0 if p2cread == -1 else p2cread,
+            1 if c2pwrite == -1 else c2pwrite,
+            2 if errwrite == -1 else errwrite,
+        ]
+        program = {
+            "args": [str(part) for part in args],
+            "env": dict(os.environ if env is None else env),
+            "cwd": str(cwd or Path.cwd()),
+            "group": group,
+            "files": [0, 1, 2, *pass_fds],
+        }
+        self.pid, link = _Reserve.waiting.pop()
+        with link:
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_BYTES)
+            socket.send_fds(link, [json.dumps(program).encode()], [*standard, *pass_fds])
+        self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
+        self._child_created = True
+
+
 def _run(program: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    imports_ours = program["env"].get("PYTHONPATH") in (None, str(ROOT))
+    if program["args"][1:4] == ["-m", "messagehub", "serve"] and imports_ours:
+        program = _Reserve.fork(program)
     os.environ.clear()
     os.environ.update(program["env"])
     os.chdir(program["cwd"])
+    if program["group"] >= 0:
+        os.setpgid(0, program["group"])
     words = program["args"][1:]
+    if words[0] == "-P":
+        words = words[1:]
     if words[0] == "-W":
         warnings.simplefilter(words[1])
         words = words[2:]
@@ -189,13 +296,19 @@ def _run(program: dict[str, Any]) -> None:
 
 
 def _preload() -> None:
-    """What most of the processes import anyway."""
-    import numpy  # noqa: F401
-    import pyarrow  # noqa: F401
-
-    import messagehub.broker.embedded
-    import messagehub.cli.serve  # noqa: F401
-    from messagehub import MessageHub  # noqa: F401
+    """Import what most of the processes import anyway."""
+    for module in (
+        "numpy",
+        "pyarrow",
+        "uvicorn",
+        "messagehub.admin.app",
+        "messagehub.broker.embedded",
+        "messagehub.broker.schema_worker.process",
+        "messagehub.cli.serve",
+        "messagehub.hub",
+    ):
+        importlib.import_module(module)
+    sys.modules["registry.schemas.checks"].preload()
 
 
 if __name__ == "__main__":

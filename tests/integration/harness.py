@@ -1,7 +1,6 @@
 """What the tests of a running hub share: real brokers, plain sockets, deadlines."""
 
 import contextlib
-import gc
 import json
 import os
 import random
@@ -437,7 +436,6 @@ class Held:
     """Threads, descriptors and children at one moment."""
 
     def __init__(self) -> None:
-        gc.collect()
         self.threads = {thread.name: thread for thread in threading.enumerate()}
         self.files = open_files()
         self.children = children()
