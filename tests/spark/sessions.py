@@ -9,6 +9,12 @@ from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]
 AUTO_REGISTRATION = ROOT / "messagehub" / "spark" / "auto_registration"
+# For programs that make a session of their own: compiling takes longer than anything that they compute.
+SMALL = {
+    "PYSPARK_SUBMIT_ARGS": "--conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN"
+    " --conf spark.sql.shuffle.partitions=2 --conf spark.ui.enabled=false"
+    " --driver-java-options '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC' pyspark-shell"
+}
 
 
 def environment() -> dict[str, str]:

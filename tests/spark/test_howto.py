@@ -10,7 +10,7 @@ import pytest
 from tests.docs.snippets import Block, blocks_of
 from tests.docs.test_pages import Reader
 from tests.integration.harness import ROOT
-from tests.spark.sessions import environment
+from tests.spark.sessions import SMALL, environment
 
 PAGE = ROOT / "docs" / "howto" / "spark.md"
 AFTERWARDS = """
@@ -43,7 +43,7 @@ has_connect = pytest.mark.skipif(importlib.util.find_spec("grpc") is None, reaso
     "session", [CLASSIC, pytest.param(CONNECT, marks=[pytest.mark.slow, has_connect])], ids=["classic", "connect"]
 )
 def test_every_block_of_the_page_works_in_order(session: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in environment().items():
+    for name, value in (environment() | (SMALL if session == CLASSIC else {})).items():
         monkeypatch.setenv(name, value)
     first, *blocks = blocks_of(PAGE)
     assert CLASSIC in first.text

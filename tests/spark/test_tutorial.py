@@ -8,14 +8,9 @@ import pytest
 from tests.docs.snippets import Block, blocks_of
 from tests.docs.test_pages import Reader
 from tests.integration.harness import ROOT
-from tests.spark.sessions import environment
+from tests.spark.sessions import SMALL, environment
 
 PAGE = ROOT / "docs" / "tutorial" / "first-hour.md"
-# The reader's session is small and short: compiling takes longer than what it computes.
-QUICK = {
-    "PYSPARK_SUBMIT_ARGS": "--conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN"
-    " --driver-java-options '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC' pyspark-shell"
-}
 AFTERWARDS = """
 assert len(shown) == 3000, len(shown)
 with hub.consumer("lab.squares") as consumer:
@@ -30,7 +25,7 @@ assert consumer.missed == 0
 
 @pytest.mark.timeout(600)
 def test_the_first_hour_works_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (environment() | QUICK | {"MPLBACKEND": "Agg"}).items():
+    for name, value in (environment() | SMALL | {"MPLBACKEND": "Agg"}).items():
         monkeypatch.setenv(name, value)
     with tempfile.TemporaryDirectory(prefix="mh-") as home:
         reader = Reader(Path(home), has_directory=True)
