@@ -109,26 +109,6 @@ def test_a_subscription_that_came_before_an_event_was_sent_is_announced(context:
     publisher.close()
 
 
-def test_ends_of_subscriptions_that_a_turn_did_not_read_are_announced(context: Context, polling: Polling) -> None:
-    """Nothing is sent in answer to them, so reading alone has to be noted as a use."""
-    publisher, registry = Publisher(context, broker_id="b", beacon_seconds=1.0), Registry()
-    publisher.socket.bind("tcp://127.0.0.1:*")
-    polling.add_socket(publisher.polled)
-    topics = [b"channel/c%d/" % number for number in range(2 * FRAMES_PER_TURN)]
-    with connected(context, zmq.SUB, publisher.socket) as client:
-        for topic in topics:
-            client.subscribe(topic)
-        while publisher.subscriptions < len(topics):
-            assert polling.wait(PATIENCE_SECONDS)
-            publisher.read_subscriptions(registry)
-        for topic in topics:
-            client.unsubscribe(topic)
-        while publisher.subscriptions:
-            assert polling.wait(PATIENCE_SECONDS)
-            publisher.read_subscriptions(registry)
-    publisher.close()
-
-
 def lose_signal(fd: int, use: Callable[[], object]) -> None:
     """Use a socket until that took in its signal: libzmq looks for one only so often."""
     deadline = time.monotonic() + PATIENCE_SECONDS
