@@ -162,26 +162,26 @@ class Broker:
             self._watch_host(adopt_seconds=ADOPT_SECONDS)
             self._log_start()
             while True:
-                for fd, events in polling.wait(wait_seconds):
-                    if fd in handlers:
-                        self._is_due = True
-                        handlers[fd]()
-                    elif fd == self._stop_fd:
+                for fd in self._receive(polling.wait(wait_seconds)):
+                    self._is_due = True
+                    if fd == self._stop_fd:
                         log.info("stopping, because %s", self._stop_reason)
                         self._drain()
                         return
-                    else:
-                        self._receive(fd, events)
+                    if fd in handlers:  # or else a connection that has just ended
+                        handlers[fd]()
                 wait_seconds = self._turn()
         finally:
             cleaner.close(timeout=STOP_SECONDS)
             self.close()
 
-    def _receive(self, fd: int, events: int) -> None:
-        if fd == self._router.polled.fd:
+    def _receive(self, ready: list[tuple[int, int]]) -> list[int]:
+        """Receive requests, and return the descriptors that are for somebody else."""
+        others = self._local_socket.receive(ready, self._registry)
+        if self._router.polled.fd in others:
+            others.remove(self._router.polled.fd)
             self._router.receive(RECEIVED_PER_TURN, self._requests, self._registry)
-        else:
-            self._local_socket.receive(fd, events, self._registry)
+        return others
 
     def _log_start(self) -> None:
         held = self._registry
@@ -432,8 +432,7 @@ class Broker:
         deadline = monotonic() + STOP_SECONDS
         grace, requests = monotonic() + DRAIN_SECONDS, self._requests
         while (ready := self._polling.wait(max(grace - monotonic(), 0.0))) and requests.backlog < MAX_BACKLOG:
-            for fd, events in ready:
-                self._receive(fd, events)
+            self._receive(ready)
             self._local_socket.receive_held(self._registry)
             self._local_socket.flush()
             if monotonic() > deadline - STOP_SECONDS / 2:

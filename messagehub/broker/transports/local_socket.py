@@ -67,6 +67,7 @@ class LocalSocket:
         self._accept_at = 0.0
         self._refusals = LimitedLog(log, "connections")
         self._listener: socket.socket | None = None
+        self._listener_fd = -1
         self._epoll = epoll
 
     def bind(self, path: Path) -> None:
@@ -77,7 +78,8 @@ class LocalSocket:
         with private_umask():
             listener.bind(str(path))
         listener.listen(LISTEN_BACKLOG)
-        self._epoll.register(listener.fileno(), _IN)
+        self._listener_fd = listener.fileno()
+        self._epoll.register(self._listener_fd, _IN)
 
     def __len__(self) -> int:
         """Return how many clients are connected."""
@@ -88,15 +90,25 @@ class LocalSocket:
         """Whether frames wait that were received already."""
         return bool(self._ready)
 
-    def receive(self, fd: int, events: int, registry: Registry) -> None:
-        """Accept connections, or read one: give its requests to the queue, and follow its subscriptions."""
-        connection = self._connections.get(fd)
-        if connection is None:
-            self._accept()  # or else it has just ended, and nobody waits
-        elif not events & ~_OUT:
-            self._touched[connection] = None
-        elif self._requests.backlog < MAX_BACKLOG:
-            self._read(connection, registry)
+    def receive(self, ready: list[tuple[int, int]], registry: Registry) -> list[int]:
+        """Accept and read connections, give requests to the queue, and follow subscriptions.
+
+        Return the descriptors that are not of this socket, or of a connection that has just ended.
+        """
+        others: list[int] = []
+        is_full = self._requests.backlog >= MAX_BACKLOG
+        for fd, events in ready:
+            connection = self._connections.get(fd)
+            if connection is None:
+                if fd == self._listener_fd:
+                    self._accept()
+                else:
+                    others.append(fd)
+            elif not events & ~_OUT:
+                self._touched[connection] = None
+            elif not is_full:
+                self._read(connection, registry)
+        return others
 
     def receive_held(self, registry: Registry) -> None:
         """Look at frames that were received already."""
