@@ -312,9 +312,9 @@ class MessageHub(ClosedWhenForgotten):
             return found
         channel = text(channel, "channel")
         flag(required, "required")
-        if flag(wait, "wait"):
+        if wait is not False and flag(wait, "wait"):
             return self._discover_active(channel, self._limit(timeout), required)
-        return self._parts.registry.discover(channel, self._limit(timeout), required=required)
+        return self._parts.registry.discover(channel, timeout, required=required)
 
     async def discover_async(
         self,

@@ -20,6 +20,7 @@ import zmq
 from messagehub.broker.access.access_control import AccessControl
 from messagehub.broker.access.authentication import EVENTS, Authentication, rebind
 from messagehub.broker.access.event_subscriptions import Subscriptions, hang_up, number_of
+from messagehub.broker.polling import PolledSocket
 from messagehub.broker.transports.local_connection import LocalConnection
 from messagehub.broker.transports.local_subscriptions import LocalSubscriptions
 from messagehub.protocol import Beacon, encode
@@ -59,6 +60,7 @@ class Publisher:
         self.socket.setsockopt(zmq.SNDHWM, SEND_HIGH_WATER_MARK)
         self.socket.setsockopt(zmq.RCVHWM, RECEIVE_HIGH_WATER_MARK)
         self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_TOPIC_BYTES + 1)
+        self.polled = PolledSocket(self.socket)
         self.local = LocalSubscriptions()
         self.published = 0
         self._broker_id = broker_id
@@ -80,9 +82,9 @@ class Publisher:
         self.socket.close()
 
     @property
-    def monitor(self) -> "zmq.Socket[bytes] | None":
+    def monitor(self) -> PolledSocket | None:
         """The socket that is readable when `read_connections` has something to do."""
-        return self._subscriptions.monitor if self._subscriptions is not None else None
+        return self._subscriptions.polled if self._subscriptions is not None else None
 
     @property
     def subscriptions(self) -> int:
@@ -101,6 +103,7 @@ class Publisher:
         """End the connections from other hosts, so that each is authenticated anew."""
         if self._subscriptions is not None:
             self._subscriptions.end_remote()
+        self.polled.is_used = True
         rebind(self.socket, self._endpoint)
 
     def reset(self, revision: int) -> None:
@@ -138,11 +141,13 @@ class Publisher:
             self.local.publish(topic, payload)
 
     def _send_by_zmq(self, topic: bytes, payload: bytes) -> None:
+        self.polled.is_used = True
         self.socket.send(topic, zmq.SNDMORE)
         self.socket.send(payload)
 
     def read_subscriptions(self, registry: Registry) -> None:
         """Read subscriptions, a bounded number at a time: a peer that floods must not keep the others waiting."""
+        self.polled.is_used = True
         for _ in range(FRAMES_PER_TURN):
             try:
                 frame = self.socket.recv(zmq.NOBLOCK, copy=False)

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from time import monotonic
 
 import msgspec
-import zmq
 from msgspec import UNSET
 
 from messagehub import protocol
@@ -58,7 +57,6 @@ class Broker:
         self.broker_id = os.urandom(8).hex()
         self.supervisor = Supervisor()
         """Of all threads of the hub; its restarts are counted in the statistics."""
-        self._poller = zmq.Poller()
         self._unwritten = PendingCommits()
         self._discoveries = EncodedDiscoveries()
         self._stop_reason = "it was asked to"
@@ -72,7 +70,7 @@ class Broker:
         self._access_control, self._answers, self._commit = parts.access_control, parts.answers, parts.commit
         self._host_watcher, self._metrics, self._publisher = parts.host_watcher, parts.metrics, parts.publisher
         self._requests, self._retained, self._schema_checker = parts.requests, parts.retained, parts.schema_checker
-        self._router, self._local_socket = parts.router, parts.local_socket
+        self._router, self._local_socket, self._polling = parts.router, parts.local_socket, parts.polling
         self._topics, self._stop_fd, self._now, self.status = parts.topics, parts.stop_fd, parts.now, parts.status
 
     @property
@@ -143,46 +141,47 @@ class Broker:
 
     def run(self) -> None:
         """Serve until `stop`, then drain what was received, answer it and close."""
-        poller, router, publisher = self._poller, self._router.socket, self._publisher
+        polling, publisher = self._polling, self._publisher
         handlers: dict[int, Callable[[], None]] = {
             self._commit.wake_fd: self._after_commit,
             self._schema_checker.wake_fd: self._take_check_results,
             self._retained.wake_fd: self._after_reading,
         }
-        local_socket, local_fd = self._local_socket, self._local_socket.fileno()
-        sockets = (router, publisher.socket, *filter(None, [publisher.monitor]))
-        for pollable in (*sockets, local_fd, self._stop_fd, *handlers):
-            poller.register(pollable, zmq.POLLIN)
+        for fd in (self._stop_fd, *handlers):
+            polling.add(fd)
+        polling.add_socket(self._router.polled)
+        polling.add_socket(publisher.polled)
+        handlers[publisher.polled.fd] = lambda: publisher.read_subscriptions(self._registry)
+        if publisher.monitor is not None:
+            polling.add_socket(publisher.monitor)
+            handlers[publisher.monitor.fd] = publisher.read_connections
         handlers[self._host_watcher.fileno()] = self._look_at_host  # polled while the registry can be written
-        poll, stop_fd = poller.poll, self._stop_fd
-        wait_ms = 0
+        wait_seconds = 0.0
         cleaner = Cleaner(directory_of(self.settings), self.supervisor)
         try:
             self._watch_host(adopt_seconds=ADOPT_SECONDS)
             self._log_start()
             while True:
-                for ready, _ in poll(wait_ms):
-                    if ready == local_fd:
-                        local_socket.receive(self._registry)
-                        continue
-                    if ready is router:
-                        self._router.receive(RECEIVED_PER_TURN, self._requests, self._registry)
-                        continue
+                for fd in self._receive(polling.wait(wait_seconds)):
                     self._is_due = True
-                    if ready is publisher.socket:
-                        publisher.read_subscriptions(self._registry)
-                    elif ready is publisher.monitor:
-                        publisher.read_connections()
-                    elif ready == stop_fd:
+                    if fd == self._stop_fd:
                         log.info("stopping, because %s", self._stop_reason)
                         self._drain()
                         return
-                    else:
-                        handlers[ready]()
-                wait_ms = self._turn()
+                    if fd in handlers:  # or else a connection that has just ended
+                        handlers[fd]()
+                wait_seconds = self._turn()
         finally:
             cleaner.close(timeout=STOP_SECONDS)
             self.close()
+
+    def _receive(self, ready: list[tuple[int, int]]) -> list[int]:
+        """Receive requests, and return the descriptors that are for somebody else."""
+        others = self._local_socket.receive(ready, self._registry)
+        if self._router.polled.fd in others:
+            others.remove(self._router.polled.fd)
+            self._router.receive(RECEIVED_PER_TURN, self._requests, self._registry)
+        return others
 
     def _log_start(self) -> None:
         held = self._registry
@@ -195,7 +194,7 @@ class Broker:
                 self.settings.domain,
             )
 
-    def _turn(self) -> int:
+    def _turn(self) -> float:
         """Serve requests, do what is due, and return how long the loop may sleep."""
         if self._new_settings is not None:
             self._take_over(self._new_settings)
@@ -211,9 +210,9 @@ class Broker:
             self._due_at = now + self._maintain(now)
         local_socket.flush()
         if local_socket.has_received:
-            local_socket.receive(self._registry)
+            local_socket.receive_held(self._registry)
         is_busy = backlog > SERVED_PER_TURN or local_socket.has_received or requests.backlog
-        return 0 if is_busy else max(int((self._due_at - now) * 1000), 0) + 1
+        return 0.0 if is_busy else max(self._due_at - now, 0.0) + 0.001
 
     def _maintain(self, now: float) -> float:
         """Expire leases, follow changes, send beacons, and return the seconds until there may be more to do.
@@ -265,7 +264,7 @@ class Broker:
         if self._is_watching:
             return
         self._is_watching = True
-        self._poller.register(self._host_watcher.fileno(), zmq.POLLIN)
+        self._polling.add(self._host_watcher.fileno())
         self._look_at_host(self._host_watcher.begin)
         deadline = monotonic() + adopt_seconds
         while self._host_watcher.checks.is_asking and monotonic() < deadline and not self._is_stopping():
@@ -366,7 +365,7 @@ class Broker:
             self._release(self._commit.written)
             self._refuse_held()
             self.status.is_read_only = True
-            self._poller.unregister(self._host_watcher.fileno())
+            self._polling.remove(self._host_watcher.fileno())
             self._is_watching = False
             self._settle()
         elif self._commit.is_writable_again:
@@ -429,15 +428,13 @@ class Broker:
         Half of the time is for receiving at most: requests that are refused as they come are no backlog, and a peer
         may send them without end.
         """
+        self._polling.keep_only(self._router.polled)  # and the local socket's own
         deadline = monotonic() + STOP_SECONDS
-        grace = monotonic() + DRAIN_SECONDS
-        requests, router = self._requests, self._router
-        poller = zmq.Poller()
-        poller.register(router.socket, zmq.POLLIN)
-        poller.register(self._local_socket.fileno(), zmq.POLLIN)
-        while poller.poll(max(int((grace - monotonic()) * 1000), 0)) and requests.backlog < MAX_BACKLOG:
-            router.receive(MAX_BACKLOG, requests, self._registry)
-            self._local_socket.receive(self._registry)
+        grace, requests = monotonic() + DRAIN_SECONDS, self._requests
+        while (ready := self._polling.wait(max(grace - monotonic(), 0.0))) and requests.backlog < MAX_BACKLOG:
+            self._receive(ready)
+            self._local_socket.receive_held(self._registry)
+            self._local_socket.flush()
             if monotonic() > deadline - STOP_SECONDS / 2:
                 break
         while (requests.backlog or self._schema_checker.waiting or self._retained.waiting) and monotonic() < deadline:

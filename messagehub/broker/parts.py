@@ -22,6 +22,7 @@ from messagehub.broker.host_watcher.entry_checks import Adoption
 from messagehub.broker.host_watcher.watcher import HostWatcher
 from messagehub.broker.instance_lock import InstanceLock
 from messagehub.broker.persistence.restore import load
+from messagehub.broker.polling import Polling
 from messagehub.broker.request_queue import COUNTERS, UNKNOWN, Request, RequestQueue
 from messagehub.broker.schema_worker.checker import SchemaChecker
 from messagehub.broker.stats import BrokerStats
@@ -141,7 +142,11 @@ class Parts:
         self.router = Router(self.context, self.access_control, self.metrics)
         self._closing.callback(self.router.socket.close)
         self.requests = RequestQueue(self.router.send, self.access_control, self.metrics, self.trace)
-        self.local_socket = LocalSocket(self.requests, self.publisher, self.access_control, self.metrics)
+        self.polling = Polling()
+        self._closing.callback(self.polling.close)
+        self.local_socket = LocalSocket(
+            self.requests, self.publisher, self.access_control, self.metrics, self.polling.epoll
+        )
         self._closing.callback(self.local_socket.close)
 
     def _make_topics(self, supervisor: Supervisor, *, is_fresh: bool) -> None:

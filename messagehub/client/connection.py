@@ -34,7 +34,6 @@ from registry import commands, replies
 GRACE_SECONDS = 0.25
 """How long an answer may take before the broker is asked whether it is there, and a discovery looks elsewhere."""
 _COUNTERS = ["timeouts", "connects", "disconnects", "late_replies", "handed_over", "defects"]
-_NAMES = {kind: name for name, kind in protocol.COMMANDS_BY_TYPE.items()}
 _Reply = TypeVar("_Reply", bound=replies.Reply)
 _Found = TypeVar("_Found")
 
@@ -44,6 +43,7 @@ class Connection:
         self.settings = settings
         self.metrics = Metrics(list(protocol.COMMANDS_BY_TYPE), _COUNTERS)
         self.exchanges: deque[tuple[float, str, str, str, float]] = deque(maxlen=settings.trace_size)
+        self._accounts = {kind: (tag, self.metrics.requests[tag]) for tag, kind in protocol.COMMANDS_BY_TYPE.items()}
         self._name = name
         self._numbers = itertools.count(1)
         self._io = IoThread(settings, name, self.metrics, self._ping)
@@ -86,11 +86,10 @@ class Connection:
         self, command: commands.Command, kind: type[_Reply], otherwise: Callable[[], _Found | None], *, timeout: float
     ) -> _Reply | _Found:
         """Do as `ask` does. If no answer comes in a moment, return what `otherwise` finds instead, if anything."""
-        answer = self._perform(command, timeout, otherwise=otherwise)
-        if isinstance(answer, replies.Reply):
+        answer: _Reply | _Found = self._perform(command, timeout, otherwise=otherwise)
+        if type(answer) is not kind and isinstance(answer, replies.Reply):
             return self._checked(command, answer, kind)
-        found: _Found = answer
-        return found
+        return answer
 
     def _perform(
         self,
@@ -105,15 +104,20 @@ class Connection:
         request = self._pending_request(command, started + timeout)
         request.is_patient = is_patient
         refusal = ""
+        wire, reply = self._wire, None
         try:
-            reply = self._begin(request, may_connect=otherwise is None)
-            if reply is None:
+            # Whoever can look elsewhere leaves a new connection to the I/O thread, since connecting may take long.
+            if (otherwise is None or wire.session is not None) and wire.owner.acquire_if_free():
+                reply = self._send_directly(request)
+            else:
+                self._leave_to_thread(request)
+            if reply is None and (reply := self._reply_in_a_moment(request)) is None:
                 if otherwise is not None and (found := otherwise()) is not None:
                     request.deadline = 0.0  # not sent if it was not yet
-                    self._wire.pending.pop(request.request_id, None)
+                    wire.pending.pop(request.request_id, None)
                     return found
                 reply = self._await_thread(request)
-            return protocol.unwrap(reply)
+            return reply if type(reply) is not replies.Error else protocol.unwrap(reply)
         except HubError as error:
             refusal = error.code
             if isinstance(error, BrokerUnavailable):
@@ -185,17 +189,8 @@ class Connection:
             )
         return PendingRequest(command.id, payload, deadline, done)
 
-    def _begin(self, request: PendingRequest, *, may_connect: bool) -> replies.AnyReply | None:
-        """Send, and return the reply. Return None if none came in a moment; the I/O thread then waits for it.
-
-        Without `may_connect` a new connection is left to the I/O thread, since connecting may take long.
-        """
-        if (may_connect or self._wire.session is not None) and self._wire.owner.acquire_if_free():
-            reply = self._send_directly(request)
-            if reply is not None:
-                return reply
-        else:
-            self._leave_to_thread(request)
+    def _reply_in_a_moment(self, request: PendingRequest) -> replies.AnyReply | None:
+        """Return the reply to a request of the I/O thread, or None if none came in a moment."""
         moment = min(request.deadline, time.monotonic() + GRACE_SECONDS)
         if request.is_answered(moment):
             return self._await_thread(request)
@@ -250,8 +245,7 @@ class Connection:
     def account(self, command: commands.Command, request_id: str, refusal: str, started: float) -> None:
         """Count an exchange that has ended, and note it for the trace."""
         elapsed = time.monotonic() - started
-        name = _NAMES[type(command)]
-        histogram = self.metrics.requests[name]
+        name, histogram = self._accounts[type(command)]
         histogram.record(elapsed)
         if refusal and not is_not_found(refusal):
             histogram.errors += 1

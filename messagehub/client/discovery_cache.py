@@ -37,9 +37,9 @@ glance_of = msgspec.json.Decoder(Glance).decode
 class Entry(Generic[Shown]):
     __slots__ = ("found", "fresh_until", "is_asked", "least_revision", "revision")
 
-    def __init__(self) -> None:
-        self.found: Shown | None = None
-        self.revision = 0
+    def __init__(self, found: Shown | None, revision: int) -> None:
+        self.found = found
+        self.revision = revision
         self.fresh_until = 0.0
         self.is_asked = False
         self.least_revision = 0
@@ -52,9 +52,10 @@ class DiscoveryCache(Generic[Shown]):
         self._present = present
         self._entries: dict[str, Entry[Shown]] = {}
         self._topics: set[bytes] = set()
-        self._unsubscribed: list[bytes] = []
+        self._unsubscribed: list[str] = []
         self._subscribe_at = 0.0
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._sleepers = Sleepers()
         self.heard = 0
         """How often anything was heard that may change an answer: an event, or another connection."""
@@ -72,13 +73,13 @@ class DiscoveryCache(Generic[Shown]):
         Past the limit further channels are simply asked for each time. Subscribing is left to the I/O thread, for many
         channels at once, so that following costs a caller next to nothing.
         """
-        with self._changed:
-            if channel in self._entries or len(self._entries) >= MAX_FOLLOWED:
+        with self._lock:
+            entries = self._entries
+            if channel in entries or len(entries) >= MAX_FOLLOWED:
                 return
-            entry = self._entries[channel] = Entry()
-            entry.found, entry.revision = found, revision
+            entries[channel] = Entry(found, revision)
             is_first = not self._unsubscribed
-            self._unsubscribed.append(channel_topic(channel).encode())
+            self._unsubscribed.append(channel)
         if is_first:
             self._subscribe_at = monotonic() + SUBSCRIBE_SECONDS
             self._connection.wake()
@@ -158,9 +159,9 @@ class DiscoveryCache(Generic[Shown]):
             return now + 60.0
         if now < self._subscribe_at:
             return self._subscribe_at
-        with self._changed:
-            self._topics = self._topics.union(self._unsubscribed)
-            self._unsubscribed = []
+        with self._lock:
+            added, self._unsubscribed = self._unsubscribed, []
+        self._topics = self._topics.union(channel_topic(channel).encode() for channel in added)
         return now + 60.0
 
     def _ask(self, channel: str, entry: Entry[Shown]) -> None:

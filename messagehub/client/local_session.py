@@ -77,6 +77,7 @@ class LocalSession:
         self._poll.register(self._fd, _POLLIN)
         self._stream = LocalEvents(self._fd, self._say)
         self.stream: EventSource = self._stream
+        self.lend: Callable[[], None] = self._stream.lend
         try:
             there_by = deadline if handshake_deadline is None else min(deadline, handshake_deadline)
             self.hello = say_hello(self, hello_id, deadline, there_by, is_cancelled)
@@ -150,42 +151,32 @@ class LocalSession:
         return bool(self._poll.poll(int(remaining * 1000) + 1 if remaining > 0 else 0))
 
     def receive_one(self) -> replies.AnyReply | None:
-        if self._replies:
-            reply = self._replies.popleft()
-        else:
-            frames = self._read()
-            if len(frames) != 1 or frames[0][_BODY - 1] != REPLY:  # or else it is the usual single reply
-                self._sort(frames)
-                if not self._replies:
-                    return None
-                reply = self._replies.popleft()
-            else:
-                reply = frames[0][_BODY:]
+        if not self._replies:
+            self._read()
+            if not self._replies:
+                return None
         try:
-            return _decode(reply)
+            return _decode(self._replies.popleft())
         except InternalError as unreadable:  # whoever answers so is no broker
             raise BrokerUnavailable(unreadable.message, endpoint=self.endpoint) from None
 
-    def _read(self) -> list[bytes]:
-        """Receive what is here, so much at a time."""
+    def _read(self) -> None:
+        """Receive what is here, so much at a time: replies for the owner, events for the I/O thread."""
         if self._unsent:
             self._send_rest()
         try:
             data = self._socket.recv(CHUNK)
         except BlockingIOError:
-            return []
+            return
         except OSError:
             data = b""
         if not data:
             self._is_lost = True
-            return []
+            return
         try:
-            return self._frames.feed(data)
+            frames = self._frames.feed(data)
         except NotAFrame:
             raise self._nonsense() from None
-
-    def _sort(self, frames: list[bytes]) -> None:
-        """Replies are for the owner, events for the I/O thread."""
         for received in frames:
             kind = received[_BODY - 1]
             if kind == REPLY:
@@ -211,14 +202,11 @@ class LocalSession:
     def _lost(self) -> BrokerUnavailable:
         return BrokerUnavailable(f"the connection to the broker at {self.endpoint} is lost", endpoint=self.endpoint)
 
-    def lend(self) -> None:
-        self._stream.is_lent = True
-        self._stream.arm()
-
     def take_back(self) -> bool:
-        self._stream.is_lent = False
-        self._stream.arm()
-        return bool(self._stream.received or self._replies)
+        stream = self._stream
+        stream.is_lent = False
+        stream.arm()
+        return bool(stream.received or self._replies)
 
     def close(self) -> None:
         try:
@@ -249,12 +237,16 @@ class LocalEvents:
         self.is_offered = False
         """Whether the broker's HELLO offers events to this client."""
 
+    def lend(self) -> None:
+        self.is_lent = True
+        self.arm()
+
     def arm(self) -> None:
         """Have the I/O thread woken for what comes, unless a caller drives; after a change of what that says."""
         if self._epoll is not None:  # or else `pollables` looks at what was changed, once it has made one
             with self._arming:
-                if not self._is_over:
-                    self._epoll.modify(self._fd, self._mask())
+                if not self._is_over:  # what it waits for is read under the lock: two threads may change it
+                    self._epoll.modify(self._fd, 0 if self.is_lent else self._mask())
 
     def _mask(self) -> int:
         return 0 if self.is_lent else _IN | (_OUT if self.has_unsent else 0)

@@ -107,6 +107,7 @@ class Wire:
 
     # -- by the owner --------------------------------------------------------------------------------------
 
+    @open_files_limited()
     def connect(self, deadline: float, *, is_patient: bool = False, in_background: bool = False) -> Session:
         """Return the session, or raise: at once when nobody is there or it was tried a moment ago."""
         self.check_open()
@@ -182,7 +183,9 @@ class Wire:
         session.lend()
         try:
             session.send(request.payload)
-            self.owner.drive(request.has_reply, receive_own, until)
+            receive_own(until)
+            if request.reply is None:  # an event came, or another caller's reply, or somebody wants the wire
+                self.owner.drive(request.has_reply, receive_own, until)
         finally:
             if session.take_back():
                 wake()

@@ -13,6 +13,7 @@ from messagehub.discovery.via_broker import ViaBroker
 from messagehub.discovery.via_directory import ViaFiles
 from messagehub.discovery.via_shm_name import ViaShmName
 from messagehub.errors import BrokerTimeout, HubError, is_unable
+from messagehub.shm.locks import open_files_limited
 
 
 class Chain:
@@ -27,8 +28,7 @@ class Chain:
         """Return the first answer, and the error that says why the broker gave none."""
 
         def here() -> Discovery | None:
-            found = self.files.discover(channel, expected_schema_hash)
-            return found or self.shm.discover(channel, expected_schema_hash)
+            return self._discover_here(channel, expected_schema_hash)
 
         try:
             found = self.broker.discover(
@@ -41,3 +41,8 @@ class Chain:
         if found is None:
             return here(), None
         return found, None if found.source == "broker" else BrokerTimeout("the broker takes its time to answer")
+
+    @open_files_limited()
+    def _discover_here(self, channel: str, expected_schema_hash: str | None) -> Discovery | None:
+        found = self.files.discover(channel, expected_schema_hash)
+        return found or self.shm.discover(channel, expected_schema_hash)

@@ -146,15 +146,15 @@ class RegistryClient:
 
     # -- finding -------------------------------------------------------------------------------------------
 
-    @open_files_limited()
     def discover(
-        self, channel: str, timeout: float, *, required: bool, expected_schema_hash: str | None = None
+        self, channel: str, timeout: float | None, *, required: bool, expected_schema_hash: str | None = None
     ) -> Discovery | None:
         """Ask all sources in turn.
 
         With `required`, the broker's absence is raised if none of them knows the channel.
         """
-        found, unavailable = self._chain.discover(channel, timeout=timeout, expected_schema_hash=expected_schema_hash)
+        limit = self._timeout if timeout is None else seconds(timeout)
+        found, unavailable = self._chain.discover(channel, timeout=limit, expected_schema_hash=expected_schema_hash)
         if unavailable is None:
             self._has_warned = False
         elif required and found is None:

@@ -9,9 +9,9 @@ of its own (`mapped_file.map_file`), never through one that holds locks.
 Rule 4: to find out whether a lock is held, probe it (`is_locked`); taking it would disturb its owner.
 """
 
-import contextlib
 import errno
 import fcntl
+import functools
 import os
 import struct
 import sys
@@ -19,7 +19,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any, Final, SupportsIndex
+from typing import Any, Final, ParamSpec, SupportsIndex, TypeVar
 
 from messagehub.shm.errors import Busy, NotLinux, TooManyOpenFiles
 
@@ -89,11 +89,13 @@ def lock_within(descriptor: "Descriptor", request: bytes, path: str, timeout_sec
 
 # --- descriptors -----------------------------------------------------------------------------------------
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 _gate = threading.RLock()
 _opened: "weakref.WeakSet[Descriptor]" = weakref.WeakSet()
 
 
-class _OpenFilesLimited(contextlib.ContextDecorator):
+class _OpenFilesLimited:
     """Not a generator: from Python 3.12 on an error that passes through one refers to itself, by the generator's frame,
     and would keep all callers' variables, and what they have open, until the next garbage collection."""
 
@@ -104,6 +106,19 @@ class _OpenFilesLimited(contextlib.ContextDecorator):
         number = getattr(error, "errno", None)  # ZeroMQ's errors have one too, and are no OSError
         if number in (errno.EMFILE, errno.ENFILE):
             raise TooManyOpenFiles(number) from None
+
+    def __call__(self, function: Callable[_P, _T]) -> Callable[_P, _T]:
+        """As a decorator, without a `with` around each call: discovery is called too often for that."""
+
+        @functools.wraps(function)
+        def limited(*given: _P.args, **named: _P.kwargs) -> _T:
+            try:
+                return function(*given, **named)
+            except Exception as error:
+                self.__exit__(None, error, None)
+                raise
+
+        return limited
 
 
 def open_files_limited() -> _OpenFilesLimited:

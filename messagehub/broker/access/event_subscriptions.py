@@ -14,6 +14,7 @@ from collections import Counter
 
 import zmq
 
+from messagehub.broker.polling import PolledSocket
 from messagehub.client.socket_monitor import next_event
 
 EVENTS_PER_TURN = 1000
@@ -38,6 +39,7 @@ class Subscriptions:
         self.monitor.setsockopt(zmq.LINGER, 0)
         self.monitor.setsockopt(zmq.RCVHWM, 0)  # no limit: libzmq's own thread would wait when the monitor is full
         self.monitor.connect(_ADDRESS)
+        self.polled = PolledSocket(self.monitor)
         self._connections: dict[int, dict[str, PeerConnection]] = {}
         self._held: Counter[str] = Counter()
         self.topics: Counter[bytes] = Counter()
@@ -51,6 +53,7 @@ class Subscriptions:
 
     def read_monitor(self) -> None:
         """Read which connections began and ended, a bounded number at a time."""
+        self.polled.is_used = True
         for _ in range(EVENTS_PER_TURN):
             if not self.monitor.poll(0):
                 return

@@ -34,7 +34,6 @@ from registry.registry import Registry
 log = logging.getLogger("messagehub.broker")
 
 LISTEN_BACKLOG = 1024
-EVENTS_PER_TURN = 64
 ACCEPTED_PER_TURN = 64
 FRAMES_PER_TURN = 256
 """How many frames of one connection are looked at in a turn; the rest waits."""
@@ -53,7 +52,9 @@ class LocalSocket:
         publisher: Publisher,
         access_control: AccessControl | None,
         metrics: Metrics,
+        epoll: select.epoll,
     ) -> None:
+        """`epoll` is the one that the loop waits for: what is readable there is for `receive`."""
         self._requests = requests
         self._publisher = publisher
         self._subscriptions = publisher.local
@@ -66,7 +67,8 @@ class LocalSocket:
         self._accept_at = 0.0
         self._refusals = LimitedLog(log, "connections")
         self._listener: socket.socket | None = None
-        self._epoll = select.epoll()
+        self._listener_fd = -1
+        self._epoll = epoll
 
     def bind(self, path: Path) -> None:
         """Listen at the path, in place of a socket that an ended broker left. Its lock must be ours."""
@@ -76,11 +78,8 @@ class LocalSocket:
         with private_umask():
             listener.bind(str(path))
         listener.listen(LISTEN_BACKLOG)
-        self._epoll.register(listener.fileno(), _IN)
-
-    def fileno(self) -> int:
-        """The descriptor that is readable when `receive` has something to do."""
-        return self._epoll.fileno()
+        self._listener_fd = listener.fileno()
+        self._epoll.register(self._listener_fd, _IN)
 
     def __len__(self) -> int:
         """Return how many clients are connected."""
@@ -91,21 +90,32 @@ class LocalSocket:
         """Whether frames wait that were received already."""
         return bool(self._ready)
 
-    def receive(self, registry: Registry) -> None:
-        """Accept and read connections, give requests to the queue, and follow subscriptions."""
-        if self._requests.backlog >= MAX_BACKLOG:
-            return
-        for connection in list(self._ready):
-            del self._ready[connection]
-            self._look(connection, registry)
-        for fd, events in self._epoll.poll(0, EVENTS_PER_TURN):
-            connection_or_none = self._connections.get(fd)
-            if connection_or_none is None:
-                self._accept()
-            elif events & ~_OUT:
-                self._read(connection_or_none, registry)
-            else:
-                self._touched[connection_or_none] = None
+    def receive(self, ready: list[tuple[int, int]], registry: Registry) -> list[int]:
+        """Accept and read connections, give requests to the queue, and follow subscriptions.
+
+        Return the descriptors that are not of this socket, or of a connection that has just ended.
+        """
+        others: list[int] = []
+        is_full = self._requests.backlog >= MAX_BACKLOG
+        for fd, events in ready:
+            connection = self._connections.get(fd)
+            if connection is None:
+                if fd == self._listener_fd:
+                    self._accept()
+                else:
+                    others.append(fd)
+            elif not events & ~_OUT:
+                self._touched[connection] = None
+            elif not is_full:
+                self._read(connection, registry)
+        return others
+
+    def receive_held(self, registry: Registry) -> None:
+        """Look at frames that were received already."""
+        if self._requests.backlog < MAX_BACKLOG:
+            for connection in list(self._ready):
+                del self._ready[connection]
+                self._look(connection, registry)
 
     def flush(self) -> None:
         """Send what waits, as far as clients take it; at the end of every turn of the loop."""
@@ -136,21 +146,22 @@ class LocalSocket:
         """Give clients a moment to take what waits for them, then end their connections."""
         deadline = monotonic() + LINGER_SECONDS
         self.flush()
-        while any(connection.outbox for connection in self._connections.values()) and monotonic() < deadline:
-            for fd, events in self._epoll.poll(max(deadline - monotonic(), 0.0), EVENTS_PER_TURN):
-                connection = self._connections.get(fd)
-                if connection is None:
-                    self._epoll.modify(fd, 0)  # whoever connects now sees soon that nobody is here
-                elif events & ~(_IN | _OUT):
-                    self._drop(connection)
+        while waiting := [connection for connection in self._connections.values() if connection.outbox]:
+            taking = select.poll()
+            for connection in waiting:
+                taking.register(connection.fd, select.POLLOUT)
+            ready = taking.poll(max(deadline - monotonic(), 0.0) * 1000)
+            if not ready:
+                break  # the time is over
+            for fd, events in ready:
+                if events & ~select.POLLOUT:
+                    self._drop(self._connections[fd])
                 else:
-                    connection.outbox.empty()
-                    self._epoll.modify(fd, _OUT if connection.outbox else 0)
+                    self._connections[fd].outbox.empty()
         for connection in list(self._connections.values()):
             self._drop(connection)
         if self._listener is not None:
             self._listener.close()
-        self._epoll.close()
 
     # -- connections ---------------------------------------------------------------------------------------
 

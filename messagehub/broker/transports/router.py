@@ -12,6 +12,7 @@ import zmq
 from messagehub import protocol
 from messagehub.broker.access.access_control import AccessControl
 from messagehub.broker.access.event_subscriptions import hang_up
+from messagehub.broker.polling import PolledSocket
 from messagehub.broker.request_queue import MAX_BACKLOG, MAX_RATE_LIMITED, RequestQueue
 from messagehub.runtime.metrics import Metrics
 from registry.registry import Registry
@@ -36,12 +37,14 @@ class Router:
         router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         router.setsockopt(zmq.SNDHWM, MAX_BACKLOG)  # so that all requests that a peer may have in flight are answered
         router.setsockopt(zmq.LINGER, 1000)
+        self.polled = PolledSocket(router)
         self._is_skipping = False
         self._access_control = access_control
         self._metrics = metrics
 
     def receive(self, limit: int, requests: RequestQueue, registry: Registry) -> None:
         """Receive messages, a bounded number at a time, and give them to the queue."""
+        self.polled.is_used = True
         router, access_control = self.socket, self._access_control
         get: Callable[[int], Any] = router.get
         limited = 0
@@ -78,6 +81,7 @@ class Router:
 
     def send(self, path: list[bytes], payload: bytes) -> bool:
         """Return False if the peer is gone, or takes nothing more."""
+        self.polled.is_used = True
         send = self.socket.send
         try:
             for frame in path:
