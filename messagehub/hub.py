@@ -184,7 +184,11 @@ class MessageHub(ClosedWhenForgotten):
         return taken
 
     def watch(self, channel: str | None = None) -> Watch:
-        """Return a live view of one channel, or of all, and the events that change it."""
+        """Return a live view of one channel, or of all, and the events that change it.
+
+        It is filled in the background: once `wait_current` returns True, `channels` is what there is, and every later
+        change comes as an event. What happened before that is in `channels` only.
+        """
         return self._parts.watches.add(names.logical(channel) if channel else None, keeps=self)
 
     def tap(self, prefix: bytes, on_event: OnEvent) -> Callable[[], None]:
