@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from messagehub.arguments import MOST_SECONDS, seconds
-from messagehub.channels.consumer.attachments import Attachments, Choice
+from messagehub.channels.consumer.attachments import Attachments
 from messagehub.channels.consumer.channel_reader import ChannelReader
 from messagehub.channels.consumer.consumer_reading import ConsumerReading
 from messagehub.channels.consumer.consumer_share import ConsumerShare
@@ -65,17 +65,7 @@ class Consumer(ClosedWhenForgotten):
         self._forget = forget
         self._keeps = keeps
         expected = ExpectedSchema(channel, wanted.expected_schema_hash, wanted.expected_schema, registered=arrow_schema)
-        choice = Choice(
-            wanted.start,
-            expected.readable,
-            wanted.lossless,
-            wanted.verify,
-            wanted.group,
-            wanted.copy,
-            wanted.spin_us,
-            wanted.consumer_id,
-        )
-        self._attached = attached = Attachments(directory, channel, choice)
+        self._attached = attached = Attachments(directory, wanted, expected.readable)
         self._fast_path = FastPath()
         self._sleep = WakeableSleep(self._fast_path.disturb)
         self._share = ConsumerShare(channel, attached, renew=registry.renew, wake=self._sleep.wake)
