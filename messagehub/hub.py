@@ -40,10 +40,10 @@ from messagehub.runtime.forgotten import ClosedWhenForgotten
 from messagehub.runtime.logs import set_client_level
 from messagehub.runtime.process_hubs import ProcessHubs
 from messagehub.runtime.signals import ended_by_signal, ended_by_signal_async
-from messagehub.services.calls import ServiceCalls
+from messagehub.services.hub_calls import ServiceCalls
 from messagehub.services.workers import DRAIN_SECONDS
 from messagehub.settings import Settings
-from messagehub.topics.calls import TopicCalls
+from messagehub.topics.hub_calls import TopicCalls
 from messagehub.topics.publishing import TopicPublisher
 from messagehub.topics.topic import Bounds, Topic, open_topic
 from registry import names, replies

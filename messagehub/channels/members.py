@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 from messagehub.arguments import json_object
+from messagehub.channels.consumer.consumer_options import ConsumerOptions, OnLag
 from messagehub.channels.consumer.consumers import Consumer
 from messagehub.channels.consumer.enrolment import RegistryCalls
 from messagehub.channels.consumer.start import Positions, SavedPositions, checked_start
-from messagehub.channels.consumer.wanted import OnLag, Wanted
 from messagehub.channels.inventory import delete_group_of
 from messagehub.channels.payload_schema import given_schema, hash_of, payload_schema
 from messagehub.channels.producers import Policy, Producer, Shape, open_producer, ring_path
@@ -178,7 +178,7 @@ class ChannelMembers:
             **self._identity.owner,
         )
         consumer = Consumer(
-            Wanted(
+            ConsumerOptions(
                 channel=logical,
                 start=begin,
                 expected_schema_hash=expected,

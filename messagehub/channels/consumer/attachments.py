@@ -18,9 +18,9 @@ import time
 from collections.abc import Iterable, Set
 from typing import Any, NamedTuple
 
+from messagehub.channels.consumer.consumer_options import ConsumerOptions
 from messagehub.channels.consumer.group_mates import GroupMate
 from messagehub.channels.consumer.start import Positions
-from messagehub.channels.consumer.wanted import Wanted
 from messagehub.shm import inotify
 from messagehub.shm.channel_directory.cleaning import LINGER_SECONDS
 from messagehub.shm.channel_directory.directory import CHANNEL_LOCK, Directory
@@ -51,7 +51,7 @@ class _Noted(NamedTuple):
 
 
 class Attachments:
-    def __init__(self, directory: Directory, wanted: Wanted, readable: Set[str]) -> None:
+    def __init__(self, directory: Directory, options: ConsumerOptions, readable: Set[str]) -> None:
         """What is in the directory now counts as having been there before the consumer.
 
         `readable` are the hashes of schemas that the consumer can read, and grows; while it is empty, any can be read.
@@ -64,10 +64,10 @@ class Attachments:
         self.look_at: float | None = None
         self.mate: GroupMate | None = None  # of a member of a group, once its consumer is made
         self._directory = directory
-        self._channel = channel = wanted.channel
-        self._wanted = wanted
+        self._channel = channel = options.channel
+        self._options = options
         self._readable = readable
-        self._is_waited_for = wanted.lossless
+        self._is_waited_for = options.lossless
         self._left: dict[str, Position] = {}
         self._gone_at: dict[str, float] = {}
         self._noted: dict[str, _Noted] = {}
@@ -75,7 +75,7 @@ class Attachments:
         self._has_looked = False
         self._has_seen_end = False
         self._is_producing = False
-        self._is_group_done = wanted.group is None
+        self._is_group_done = options.group is None
         self._spent: dict[str, RingReader] = {}  # read to the end, by path, while the group is not done
         self._awaits_group_since: float | None = None
         self._has_told_of_wait = False
@@ -119,7 +119,7 @@ class Attachments:
         """Whether rings of a channel that has ended hold what this member's group has not done."""
         alive, dead = self._directory_rings()
         paths = dict.fromkeys([*alive, *dead, self._directory.exclusive_block(self._channel)])
-        group = self._wanted.group
+        group = self._options.group
         return group is not None and any(left_by_group(path, self._channel, group) for path in paths)
 
     def member_share(self, path: str) -> MemberShare | None:
@@ -139,7 +139,7 @@ class Attachments:
 
     def set_waited_for(self, is_waited_for: bool) -> None:
         """Whether blocking producers wait for this consumer from now on, if it was made lossless."""
-        if self._wanted.lossless and self._is_waited_for != is_waited_for:
+        if self._options.lossless and self._is_waited_for != is_waited_for:
             self._is_waited_for = is_waited_for
             for reader in list(self.readers):
                 reader.set_lossless(is_waited_for)
@@ -147,12 +147,12 @@ class Attachments:
     def end_waiting(self) -> None:
         """Have no blocking producer wait for this consumer any more. Any thread may call this."""
         self.set_waited_for(False)
-        self._wanted = self._wanted._replace(lossless=False)
+        self._options = self._options._replace(lossless=False)
 
     @open_files_limited()
     def look(self, told: Iterable[str]) -> None:
         """Attach to what is there and not yet attached: the directory's rings and those that others `told` of."""
-        self._is_group_done = self._wanted.group is None  # until it is known
+        self._is_group_done = self._options.group is None  # until it is known
         if self.look_at is not None:
             self.look_at = time.monotonic() + MOST_SECONDS  # also if attaching is refused: nobody looks without a pause
         self._watch()
@@ -172,7 +172,7 @@ class Attachments:
             self._tell_of_lost_position()
         self._is_producing = bool(alive)
         awaited = 0 if self._is_producing else self._awaited(paths)
-        self._is_group_done = self._wanted.group is None or not (self._is_producing or awaited)
+        self._is_group_done = self._options.group is None or not (self._is_producing or awaited)
         if self._is_group_done:
             self._close_spent()
         self._tell_of_wait(awaited)
@@ -188,7 +188,7 @@ class Attachments:
         self._left[reader.path] = position
         self._has_seen_end |= not self._was_over(position.block_id, position.epoch)
         self.readers.remove(reader)
-        if self._wanted.group is None:
+        if self._options.group is None:
             reader.close()
         else:
             self._spent[reader.path] = reader
@@ -212,7 +212,7 @@ class Attachments:
 
     def _attach(self, path: str) -> bool:
         """Whether nothing is left to do about this ring now."""
-        if self._wanted.group is not None and self._assignment is None:
+        if self._options.group is not None and self._assignment is None:
             return False
         share = self._share(path)
         try:
@@ -247,7 +247,7 @@ class Attachments:
 
     def _awaited(self, paths: Iterable[str]) -> int:
         """How many items are left, of rings that nobody writes, to others of the group or to nobody."""
-        group = self._wanted.group
+        group = self._options.group
         if group is None:
             return 0
         unread = [] if self.mate is None else self.mate.others_unread()
@@ -271,7 +271,7 @@ class Attachments:
                 "channel %r: nobody produces it, and this member of group %r has done its share; it waits for %d items"
                 " that %s not done yet, and takes over from a member that leaves or dies",
                 self._channel,
-                self._wanted.group,
+                self._options.group,
                 awaited,
                 f"others of the group ({', '.join(here)} of this process) have" if here else "other processes have",
             )
@@ -296,7 +296,7 @@ class Attachments:
         return is_same and (state["has_ended"] or not state["has_writer"])
 
     def _open(self, path: str, start: Start, share: replies.Share | None) -> RingReader:
-        wanted, dealt = self._wanted, self._assignment
+        options, dealt = self._options, self._assignment
         return open_reader(
             path,
             expected_schema_hashes=self._readable,
@@ -305,17 +305,17 @@ class Attachments:
             group=dealt.group if dealt else None,
             assignment=MemberShare(dealt.epoch, share.index, share.count) if dealt and share else None,
             wait_for_writer=True,
-            verify=wanted.verify,
-            copy=wanted.copy,
-            spin_us=wanted.spin_us,
-            consumer_id=wanted.consumer_id,
+            verify=options.verify,
+            copy=options.copy,
+            spin_us=options.spin_us,
+            consumer_id=options.consumer_id,
         )
 
     def _start(self, path: str, header: Header) -> Start:
         left = self._left.get(path)
         if left is not None:
             return left
-        start = self._wanted.start
+        start = self._options.start
         noted = self._noted.get(header.block_id)
         if isinstance(start, dict) and header.block_id in start:
             return start[header.block_id]
@@ -337,7 +337,7 @@ class Attachments:
 
     def _tell_of_lost_position(self) -> None:
         """What was written to a ring that is gone can be neither read nor counted."""
-        start = self._wanted.start
+        start = self._options.start
         if isinstance(start, dict) and start and not start.keys() & self._noted.keys():
             log.warning(
                 "channel %r: no ring that `start` names is there any more; what was written to them after that is lost,"

@@ -19,7 +19,7 @@ from messagehub.channels.consumer.fast_path import FastPath
 from messagehub.channels.consumer.group_mates import GroupMate, GroupName, Reader, ShareIn
 from messagehub.channels.consumer.sleeping import WakeableSleep
 from messagehub.channels.consumer.start import Positions
-from messagehub.channels.consumer.turns import Turns
+from messagehub.channels.consumer.turn_lock import TurnLock
 from messagehub.channels.items import ReadItem
 from messagehub.errors import HubError
 from messagehub.runtime.event_loop import LoopShare
@@ -48,7 +48,7 @@ class ConsumerReading:
         self._fast_path: FastPath = reader.fast_path
         self._sleep = sleep
         self.loop_share = LoopShare()
-        self._turns = Turns()
+        self._turns = TurnLock()
         self._left_at: Positions | None = None  # where it stood when it was closed
         self._releasing = threading.Lock()
         self._inside: list[None] = []  # one for each call that uses what `close` releases
