@@ -196,6 +196,7 @@ class ChannelMembers:
             RegistryCalls(
                 discover=lambda seconds: self._registry.discover(logical, seconds, required=False),
                 register=lambda seconds: self._registry.register(command, seconds, required=group is not None),
+                can_read=lambda written, seconds: self._can_read(written, expected or "", seconds),
                 renew=lambda registration, done: self._heartbeats.renew(registration, done, timeout=limit),
                 run_later=lambda run, drop: self._background.add(run, drop=drop),
             ),
@@ -333,6 +334,28 @@ class ChannelMembers:
         """The registered Arrow schema with this hash; None where it is of another format."""
         found = self._registry.reply(commands.RequestSchema(schema_hash=schema_hash), replies.SchemaFound, timeout)
         return arrow.to_arrow(found.schema.schema) if found.schema.schema_type == "ARROW" else None
+
+    def _can_read(self, written: str, expected: str, timeout: float) -> bool:
+        """Ask whether a reader of one registered schema can read what was written with another one, by their hashes."""
+        deadline = time.monotonic() + timeout
+        data, reader = (
+            self._registry.reply(
+                commands.RequestSchema(schema_hash=schema_hash),
+                replies.SchemaFound,
+                deadline - time.monotonic(),
+                is_patient=False,
+            ).schema
+            for schema_hash in (written, expected)
+        )
+        command = commands.CheckSchema(
+            subject=data.subject,
+            schema=reader.schema,
+            schema_type=reader.schema_type,
+            references=reader.references,
+            version=data.version,
+            level="BACKWARD",
+        )
+        return self._registry.reply(command, replies.SchemaChecked, deadline - time.monotonic()).is_compatible
 
     def _forget_producer(self, producer: Producer) -> None:
         self._open.discard(producer)

@@ -234,7 +234,7 @@ class ChannelReader:
         try:
             self._attached.look(self._enrolment.told)
         except UnexpectedSchema as unexpected:
-            if not self._enrolment.ask_again():
+            if not self._enrolment.ask_again(unexpected.schema_hash):
                 raise self._expected.unreadable(unexpected.written, unexpected.schema_hash) from None
             self._attach()
         else:

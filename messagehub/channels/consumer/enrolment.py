@@ -39,10 +39,14 @@ class Undecided(Exception):
 
 
 class RegistryCalls(NamedTuple):
-    """The calls by which a consumer reaches the registry. `discover` and `register` take a timeout in seconds."""
+    """The calls by which a consumer reaches the registry. The first three take a timeout in seconds.
+
+    `can_read` says whether a reader of the expected schema can read what was written with the schema of this hash.
+    """
 
     discover: Callable[[float], Discovery | None]
     register: Callable[[float], Registration]
+    can_read: Callable[[str, float], bool]
     renew: Renew
     run_later: RunLater
 
@@ -128,10 +132,14 @@ class Enrolment:
         if self._refusal is not None:
             raise copy.copy(self._refusal)
 
-    def ask_again(self) -> bool:
-        """Whether the registry, asked once more, calls another schema readable; Undecided until it has answered."""
+    def ask_again(self, written: str) -> bool:
+        """Whether the registry, asked once more, calls another schema readable; Undecided until it has answered.
+
+        `written` is the schema's hash. A channel that has ended is not registered, but its ring is still there, and
+        was perhaps written with a schema that can be read.
+        """
         if self._made_by is not None:
-            return self._asks_again()
+            return self._asks_again() or self._asks_about(written)
         if self._readable.is_answered:
             return self._readable.take()
         if not self._registering.is_asked:
@@ -247,6 +255,16 @@ class Enrolment:
             raise error
         log.debug("nobody says what else of %r can be read: %s", self._options.channel, error)
         return False
+
+    def _asks_about(self, written: str) -> bool:
+        """Ask about one schema, whatever the channel has now. Who cannot be asked has not said that it can be read."""
+        try:
+            if not self._registry.can_read(written, min(ASK_SECONDS, self._seconds(ASK_SECONDS))):
+                return False
+            return self._expected.accept(written, timeout=self._seconds(ASK_SECONDS))
+        except HubError as error:
+            log.debug("nobody says whether schema %s of %r can be read: %s", written, self._options.channel, error)
+            return False
 
     # -- inside --------------------------------------------------------------------------------------------
 
