@@ -1,7 +1,7 @@
 """`messagehub schemas check`, `diff`, `delete` and `config`."""
 
 from difflib import unified_diff
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,7 @@ from messagehub.cli.schema_input import SchemaTypeOption, read_schema, readable
 from messagehub.cli.session import connected
 from messagehub.display.values import shown
 from messagehub.errors import CompatibilityNotSet, ModeNotSet, SubjectNotFound
+from registry.records import Level, Mode
 
 if TYPE_CHECKING:
     from messagehub.hub import MessageHub
@@ -19,17 +20,6 @@ if TYPE_CHECKING:
     from registry.replies import SchemaChecked, TouchedMember
 
 Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="What the schema is registered under.")]
-LevelName = Literal[
-    "NONE",
-    "BACKWARD",
-    "BACKWARD_TRANSITIVE",
-    "FORWARD",
-    "FORWARD_TRANSITIVE",
-    "FULL",
-    "FULL_TRANSITIVE",
-    "LAYOUT",
-]
-ModeName = Literal["READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT"]
 
 
 def check(
@@ -38,7 +28,7 @@ def check(
     *,
     schema_type: SchemaTypeOption = "JSON",
     version: Annotated[int | None, typer.Option(min=1, help="Compare with this version only.")] = None,
-    level: Annotated[LevelName | None, typer.Option(help="Instead of the subject's level.")] = None,
+    level: Annotated[Level | None, typer.Option(help="Instead of the subject's level.")] = None,
     endpoint: Endpoint = None,
     dir: Dir = None,
     timeout: Timeout = None,
@@ -134,11 +124,11 @@ def delete(
 def config(
     subject: Annotated[str | None, typer.Argument(metavar="SUBJECT", help="Default: what holds for all.")] = None,
     *,
-    compatibility: Annotated[LevelName | None, typer.Option(help="The compatibility level for new versions.")] = None,
+    compatibility: Annotated[Level | None, typer.Option(help="The compatibility level for new versions.")] = None,
     normalize: Annotated[
         bool | None, typer.Option("--normalize/--no-normalize", help="Store new schemas in their normal form.")
     ] = None,
-    mode: Annotated[ModeName | None, typer.Option(help="Whether schemas may be registered and deleted.")] = None,
+    mode: Annotated[Mode | None, typer.Option(help="Whether schemas may be registered and deleted.")] = None,
     unset: Annotated[bool, typer.Option("--unset", help="Remove its settings, so that the defaults hold.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Mode IMPORT even where schemas are registered.")] = False,
     endpoint: Endpoint = None,
