@@ -4,18 +4,15 @@ import logging
 import os
 import weakref
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
+from messagehub.runtime.forgotten import ClosedWhenForgotten
 from messagehub.runtime.process_end import ProcessEnd
 
 log = logging.getLogger("messagehub")
 
 
-class Closable(Protocol):
-    def close(self) -> None: ...
-
-
-Hub = TypeVar("Hub", bound=Closable)
+Hub = TypeVar("Hub", bound=ClosedWhenForgotten)
 
 
 class ProcessHubs(Generic[Hub]):
