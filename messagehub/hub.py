@@ -9,7 +9,6 @@ Its parts (hub_parts.py) do the work. A method that is delegated to one has its 
 
 import asyncio
 import itertools
-import logging
 import os
 import threading
 import time
@@ -39,17 +38,15 @@ from messagehub.runtime.callbacks import check_callback
 from messagehub.runtime.delegation import delegate
 from messagehub.runtime.forgotten import ClosedWhenForgotten
 from messagehub.runtime.logs import set_client_level
-from messagehub.runtime.process_end import ProcessEnd
+from messagehub.runtime.process_hubs import ProcessHubs
 from messagehub.runtime.signals import ended_by_signal, ended_by_signal_async
-from messagehub.services.calls import ServiceCalls
+from messagehub.services.hub_calls import ServiceCalls
 from messagehub.services.workers import DRAIN_SECONDS
 from messagehub.settings import Settings
-from messagehub.topics.calls import TopicCalls
+from messagehub.topics.hub_calls import TopicCalls
 from messagehub.topics.publishing import TopicPublisher
 from messagehub.topics.topic import Bounds, Topic, open_topic
 from registry import names, replies
-
-log = logging.getLogger("messagehub")
 
 
 @checked(but=("discover",))
@@ -74,14 +71,20 @@ class MessageHub(ClosedWhenForgotten):
         self._is_closed = False
         self._begin()
         self._opened_in = os.getpid()
-        _alive.add(self)
-        _process_end.expect_end()
+        _hubs.add(self)
 
     def _begin(self) -> None:
         """Begin with parts of its own: when the hub is made, after `disconnect`, and in a forked child."""
         self._parts = HubParts(self.settings, self._number, self._roles, hub=weakref.ref(self))
         self._cached: Callable[[str], Discovery | None] = self._parts.cache.get
         self.lease = self._parts.lease
+
+    def _begin_in_child(self) -> None:
+        """Begin anew in a forked child: registrations are the parent's, and this process has a lease of its own."""
+        if not self._is_closed:
+            self._parts.abandon()
+            self._begin()
+            self._opened_in = os.getpid()
 
     @classmethod
     def get_instance(cls, **arguments: Any) -> "MessageHub":
@@ -184,7 +187,11 @@ class MessageHub(ClosedWhenForgotten):
         return taken
 
     def watch(self, channel: str | None = None) -> Watch:
-        """Return a live view of one channel, or of all, and the events that change it."""
+        """Return a live view of one channel, or of all, and the events that change it.
+
+        It is filled in the background: once `wait_current` returns True, `channels` is what there is, and every later
+        change comes as an event. What happened before that is in `channels` only.
+        """
         return self._parts.watches.add(names.logical(channel) if channel else None, keeps=self)
 
     def tap(self, prefix: bytes, on_event: OnEvent) -> Callable[[], None]:
@@ -431,28 +438,10 @@ def _refuse(_: str) -> Discovery | None:
     raise NotInitialised("this hub is closed")
 
 
-_alive: "weakref.WeakSet[MessageHub]" = weakref.WeakSet()
-
-
-def _forget_parent() -> None:
-    """Begin anew in a forked child: registrations are the parent's, and this process has a lease of its own."""
+def _renew_instance_lock() -> None:
+    """In a forked child: another thread of the parent may have held it."""
     MessageHub._instance_lock = threading.Lock()
-    for hub in list(_alive):
-        if hub._is_closed:
-            continue
-        hub._parts.abandon()
-        hub._begin()
-        hub._opened_in = os.getpid()
 
 
-def _say_goodbye() -> None:
-    """Unregister at the end of the process. Without that, other hosts would believe in it until its lease ends."""
-    for hub in list(_alive):
-        try:
-            hub.close()
-        except Exception:  # the others are to be closed too
-            log.exception("a hub could not be closed at the end of the process")
-
-
-os.register_at_fork(after_in_child=_forget_parent)
-_process_end = ProcessEnd(_say_goodbye)
+os.register_at_fork(after_in_child=_renew_instance_lock)
+_hubs = ProcessHubs(MessageHub._begin_in_child)

@@ -26,11 +26,11 @@ from messagehub.discovery.via_directory import ViaFiles
 from messagehub.discovery.via_shm_name import ViaShmName
 from messagehub.discovery.waiting import ChannelWaiter
 from messagehub.runtime.background import BackgroundThreads
-from messagehub.services.calls import ServiceCalls
+from messagehub.services.hub_calls import ServiceCalls
 from messagehub.services.services import Services
 from messagehub.settings import Settings
 from messagehub.shm.channel_directory.location import directory_of
-from messagehub.topics.calls import TopicCalls
+from messagehub.topics.hub_calls import TopicCalls
 from messagehub.topics.topics import Topics
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 from messagehub.arguments import json_object
+from messagehub.channels.consumer.consumer_options import ConsumerOptions, OnLag
 from messagehub.channels.consumer.consumers import Consumer
 from messagehub.channels.consumer.enrolment import RegistryCalls
 from messagehub.channels.consumer.start import Positions, SavedPositions, checked_start
-from messagehub.channels.consumer.wanted import OnLag, Wanted
 from messagehub.channels.inventory import delete_group_of
 from messagehub.channels.payload_schema import given_schema, hash_of, payload_schema
 from messagehub.channels.producers import Policy, Producer, Shape, open_producer, ring_path
@@ -178,7 +178,7 @@ class ChannelMembers:
             **self._identity.owner,
         )
         consumer = Consumer(
-            Wanted(
+            ConsumerOptions(
                 channel=logical,
                 start=begin,
                 expected_schema_hash=expected,
@@ -196,6 +196,7 @@ class ChannelMembers:
             RegistryCalls(
                 discover=lambda seconds: self._registry.discover(logical, seconds, required=False),
                 register=lambda seconds: self._registry.register(command, seconds, required=group is not None),
+                can_read=lambda written, seconds: self._can_read(written, expected or "", seconds),
                 renew=lambda registration, done: self._heartbeats.renew(registration, done, timeout=limit),
                 run_later=lambda run, drop: self._background.add(run, drop=drop),
             ),
@@ -333,6 +334,28 @@ class ChannelMembers:
         """The registered Arrow schema with this hash; None where it is of another format."""
         found = self._registry.reply(commands.RequestSchema(schema_hash=schema_hash), replies.SchemaFound, timeout)
         return arrow.to_arrow(found.schema.schema) if found.schema.schema_type == "ARROW" else None
+
+    def _can_read(self, written: str, expected: str, timeout: float) -> bool:
+        """Ask whether a reader of one registered schema can read what was written with another one, by their hashes."""
+        deadline = time.monotonic() + timeout
+        data, reader = (
+            self._registry.reply(
+                commands.RequestSchema(schema_hash=schema_hash),
+                replies.SchemaFound,
+                deadline - time.monotonic(),
+                is_patient=False,
+            ).schema
+            for schema_hash in (written, expected)
+        )
+        command = commands.CheckSchema(
+            subject=data.subject,
+            schema=reader.schema,
+            schema_type=reader.schema_type,
+            references=reader.references,
+            version=data.version,
+            level="BACKWARD",
+        )
+        return self._registry.reply(command, replies.SchemaChecked, deadline - time.monotonic()).is_compatible
 
     def _forget_producer(self, producer: Producer) -> None:
         self._open.discard(producer)

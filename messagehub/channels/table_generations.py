@@ -12,9 +12,15 @@ from messagehub.shm.tables.tables import TableStore
 
 class TableGenerations:
     def __init__(
-        self, store: TableStore, start: Start, expected: ExpectedSchema, *, verify: bool, ask_again: Callable[[], bool]
+        self,
+        store: TableStore,
+        start: Start,
+        expected: ExpectedSchema,
+        *,
+        verify: bool,
+        ask_again: Callable[[str], bool],
     ) -> None:
-        """`ask_again` has the registry asked whether another schema can be read; it raises Undecided meanwhile."""
+        """`ask_again` asks the registry whether a schema, by its hash, can be read; it raises Undecided meanwhile."""
         self._store = store
         self._expected = expected
         self._verify = verify
@@ -59,7 +65,7 @@ class TableGenerations:
             with self._store.open(generation) as snapshot:
                 written = snapshot.manifest.schema_hash
                 if not self._expected.is_readable(written):
-                    self._ask_again()
+                    self._ask_again(written)
                 if not self._expected.is_readable(written):
                     raise self._expected.mismatch(written)
                 return self._expected.applied(snapshot.table(verify=self._verify))

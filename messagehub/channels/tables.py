@@ -18,8 +18,8 @@ from messagehub.errors import (
     TableOnOtherHost,
     is_unable,
 )
-from messagehub.shm.advice import schema_instead
 from messagehub.shm.channel_directory.entries import table_command, table_details
+from messagehub.shm.error_hints import schema_instead
 from messagehub.shm.errors import TableMissing
 from messagehub.shm.layout import ChecksumUse
 from messagehub.shm.locks import open_files_limited

@@ -24,11 +24,11 @@ from messagehub.cli import (
     request,
     schemas,
     serve,
-    service,
     services,
     status,
     stop,
     subscribe,
+    systemd_service,
     tables,
     tail,
     tokens,
@@ -82,7 +82,7 @@ app.add_typer(blocks.app)
 app.add_typer(tables.app)
 app.add_typer(topics.app)
 app.add_typer(services.app)
-app.add_typer(service.app)
+app.add_typer(systemd_service.app)
 app.add_typer(keys.app)
 app.add_typer(tokens.app)
 

@@ -1,33 +1,25 @@
 """`messagehub schemas check`, `diff`, `delete` and `config`."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from difflib import unified_diff
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from messagehub.cli.failures import REFUSED
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
 from messagehub.cli.output import echo, echo_fields, echo_json
-from messagehub.cli.schema_input import SchemaTypeOption, read_schema
+from messagehub.cli.schema_input import SchemaTypeOption, read_schema, readable
 from messagehub.cli.session import connected
 from messagehub.display.values import shown
 from messagehub.errors import CompatibilityNotSet, ModeNotSet, SubjectNotFound
+from registry.records import Level, Mode
 
 if TYPE_CHECKING:
     from messagehub.hub import MessageHub
+    from registry.records import SchemaVersion
     from registry.replies import SchemaChecked, TouchedMember
 
 Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="What the schema is registered under.")]
-LevelName = Literal[
-    "NONE",
-    "BACKWARD",
-    "BACKWARD_TRANSITIVE",
-    "FORWARD",
-    "FORWARD_TRANSITIVE",
-    "FULL",
-    "FULL_TRANSITIVE",
-    "LAYOUT",
-]
-ModeName = Literal["READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT"]
 
 
 def check(
@@ -36,7 +28,7 @@ def check(
     *,
     schema_type: SchemaTypeOption = "JSON",
     version: Annotated[int | None, typer.Option(min=1, help="Compare with this version only.")] = None,
-    level: Annotated[LevelName | None, typer.Option(help="Instead of the subject's level.")] = None,
+    level: Annotated[Level | None, typer.Option(help="Instead of the subject's level.")] = None,
     endpoint: Endpoint = None,
     dir: Dir = None,
     timeout: Timeout = None,
@@ -89,8 +81,11 @@ def diff(
         return
     echo(f"{shown(subject)}: version {before.version} to {after.version}")
     for level, differences in found.items():
-        echo(f"{level}: {len(differences) or 'no'} difference{'' if len(differences) == 1 else 's'}")
+        reader, writer = (after, before) if level == "backward" else (before, after)
+        said = f"{len(differences)} difference{'' if len(differences) == 1 else 's'}" if differences else "compatible"
+        echo(f"{level}, version {reader.version} reads what version {writer.version} has written: {said}")
         _echo_differences(differences, "  ")
+    _echo_changed_lines(before, after)
 
 
 def delete(
@@ -129,11 +124,11 @@ def delete(
 def config(
     subject: Annotated[str | None, typer.Argument(metavar="SUBJECT", help="Default: what holds for all.")] = None,
     *,
-    compatibility: Annotated[LevelName | None, typer.Option(help="The compatibility level for new versions.")] = None,
+    compatibility: Annotated[Level | None, typer.Option(help="The compatibility level for new versions.")] = None,
     normalize: Annotated[
         bool | None, typer.Option("--normalize/--no-normalize", help="Store new schemas in their normal form.")
     ] = None,
-    mode: Annotated[ModeName | None, typer.Option(help="Whether schemas may be registered and deleted.")] = None,
+    mode: Annotated[Mode | None, typer.Option(help="Whether schemas may be registered and deleted.")] = None,
     unset: Annotated[bool, typer.Option("--unset", help="Remove its settings, so that the defaults hold.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Mode IMPORT even where schemas are registered.")] = False,
     endpoint: Endpoint = None,
@@ -233,6 +228,15 @@ def _echo_differences(differences: list[Any], prefix: str) -> None:
         echo(f"{prefix}{one.kind} at {shown(one.path or '/')}: {shown(one.message)}")
         if one.counterexample:
             echo(f"{' ' * len(prefix)}for example {shown(one.counterexample)}")
+
+
+def _echo_changed_lines(before: "SchemaVersion", after: "SchemaVersion") -> None:
+    """Print the lines that differ, with two around them: a change that breaks nobody is a change too."""
+    old, new = (readable(one.schema_type, one.schema).splitlines() for one in (before, after))
+    changed = list(unified_diff(old, new, n=2, lineterm=""))[2:]  # the first two name files, which there are none of
+    echo("")
+    for line in changed or ["no line differs"]:
+        echo(shown(line))
 
 
 def _echo_touched(touched: "list[TouchedMember]") -> None:

@@ -1,4 +1,4 @@
-"""A schema as a user hands it over: from a file or stdin, in the form its type needs."""
+"""A schema as a user hands it over, from a file or stdin, in the form its type needs; and as a user reads it."""
 
 import sys
 from pathlib import Path
@@ -43,3 +43,8 @@ def read_schema(source: str, schema_type: Type) -> "Schema":
     if not isinstance(document, dict | list | str | bool):
         raise typer.BadParameter(f"{source} is a JSON {type(document).__name__}, not a schema", param_hint="schema")
     return text if isinstance(document, str) else document
+
+
+def readable(schema_type: str, text: str) -> str:
+    """Return the text of a schema with a line for each of its parts."""
+    return text if schema_type == "PROTOBUF" else msgspec.json.format(text, indent=2)

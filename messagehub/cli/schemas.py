@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 from msgspec.structs import asdict
 
@@ -10,7 +9,7 @@ from messagehub.cli import schema_changes, schema_transfer
 from messagehub.cli.failures import HubCommand
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
 from messagehub.cli.output import echo, echo_fields, echo_json, echo_table
-from messagehub.cli.schema_input import SchemaTypeOption, read_schema
+from messagehub.cli.schema_input import SchemaTypeOption, read_schema, readable
 from messagehub.cli.session import connected
 from messagehub.cli.subcommands import ListingGroup
 from messagehub.display.values import short, shown
@@ -113,7 +112,7 @@ def get(
             }
         )
         echo("")
-        for line in _readable(one.schema_type, one.schema).splitlines():
+        for line in readable(one.schema_type, one.schema).splitlines():
             echo(shown(line) if line else "")
 
 
@@ -154,7 +153,3 @@ def _newest(hub: "MessageHub", subject: str) -> "SchemaVersionSummary | None":
         return hub.schema_versions(subject)[-1]
     except SubjectNotFound:
         return None
-
-
-def _readable(schema_type: str, text: str) -> str:
-    return text if schema_type == "PROTOBUF" else msgspec.json.format(text, indent=2)

@@ -16,7 +16,7 @@ import typer
 from messagehub.cli.options import Dir
 from messagehub.cli.output import complain, echo
 from messagehub.cli.reload import Reloading, Signals
-from messagehub.cli.service import Watchdog, notify_supervisor
+from messagehub.cli.systemd_service import Watchdog, notify_supervisor
 from messagehub.errors import ConfigurationError
 from messagehub.runtime.logs import set_up
 from messagehub.settings import Settings

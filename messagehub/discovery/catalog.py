@@ -8,7 +8,7 @@ from messagehub.client.pages import pages
 from messagehub.discovery.registry_client import RegistryClient
 from messagehub.display.listing import Listing
 from messagehub.errors import ConfigurationError
-from messagehub.shm.advice import schema_instead
+from messagehub.shm.error_hints import schema_instead
 from messagehub.shm.locks import open_files_limited
 from messagehub.shm.payloads import is_arrow
 from registry import commands, replies

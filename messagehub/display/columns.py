@@ -33,9 +33,14 @@ def aligned(
     width: int | None,
     is_coloured: bool,
     whole: Collection[str] = (),
+    at_least: Sequence[int] = (),
 ) -> Iterator[str]:
-    """Return the lines of a table for a screen of that width; None is a pipe. Columns in `whole` are not shortened."""
+    """Return the lines of a table for a screen of that width; None is a pipe. Columns in `whole` are not shortened.
+
+    `at_least` are widths that rows above these have, so that the columns of both stand under one heading.
+    """
     widths = [max(map(columns_of, cells)) for cells in zip(headings, *rows, strict=True)]
+    widths[: len(at_least)] = map(max, widths, at_least)
     left_out: Sequence[str] = ()
     if width is not None:
         least = [room if name in whole else LEAST_OF_LONG for name, room in zip(headings, widths, strict=True)]

@@ -32,9 +32,18 @@ def test_diff_shows_both_directions(hub: Program) -> None:
     assert (found["from"], found["to"], found["backward"]) == (1, 2, [])
     assert found["forward"][0]["kind"]
     text = hub.call("schemas", "diff", "diff-a", "--from", "2", "--to", "1").stdout
-    assert "backward: 1 difference\n" in text
-    assert "forward: no differences\n" in text
+    assert "backward, version 1 reads what version 2 has written: 1 difference\n" in text
+    assert "forward, version 2 reads what version 1 has written: compatible\n" in text
     assert hub.call_json("schemas", "diff", "diff-a", "--to", "9", code=1)["error"]["code"] == "VERSION_NOT_FOUND"
+
+
+def test_diff_shows_a_change_that_breaks_nobody(hub: Program) -> None:
+    register(hub, "diff-b", FIRST, {**FIRST, "properties": {"t": {"title": "time", "type": "integer"}}})
+    lines = hub.call("schemas", "diff", "diff-b").stdout.splitlines()
+    assert lines[1] == "backward, version 2 reads what version 1 has written: compatible"
+    assert lines[2] == "forward, version 1 reads what version 2 has written: compatible"
+    assert [line for line in lines[3:] if line.startswith("+")] == ['+      "title": "time",']
+    assert "no line differs" in hub.call("schemas", "diff", "diff-b", "--from", "2", "--to", "2").stdout
 
 
 def test_delete_is_soft_first_and_asks(hub: Program) -> None:

@@ -62,20 +62,41 @@ COLUMNS = {
 }
 
 
-def tail(tmp_path: Path, schema: Any, value: Any, *options: str) -> str:
+def tail(tmp_path: Path, schema: Any, *values: Any, options: tuple[str, ...] = ()) -> str:
     with place_in(tmp_path / "hub", f"v{os.getpid()}") as place:
         with place.hub().producer("values", schema=schema) as producer:
-            producer.write(value)
+            for value in values:
+                producer.write(value)
         arguments = ["tail", "values", "--start", "oldest", "--no-follow", *options, "--dir", str(place.dir)]
         shown = CliRunner().invoke(app, [*arguments, "--domain", place.domain])
         assert shown.exit_code == 0, shown.output
         return shown.stdout
 
 
+def test_samples_are_one_table_under_one_heading(tmp_path: Path) -> None:
+    schema = pa.schema([("number", pa.int64()), ("text", pa.string())])
+    batches = [
+        pa.record_batch([numbers, ["a"] * len(numbers)], schema=schema)
+        for numbers in ([1], [10_000_000], [2], [3, 4], [5])
+    ]
+    shown = tail(tmp_path, schema, *batches)
+    assert shown.splitlines() == [
+        "NUMBER  TEXT",
+        "1       a",
+        "10000000  a",
+        "2         a",  # as wide as the widest so far
+        "NUMBER  TEXT",
+        "3       a",
+        "4       a",
+        "NUMBER  TEXT",  # a batch of several rows is a table of its own
+        "5       a",
+    ]
+
+
 @pytest.mark.parametrize("name", ARRAYS)
 def test_an_array_is_shown_whatever_its_shape_and_type(tmp_path: Path, name: str) -> None:
     array, rows = ARRAYS[name]
-    shown = tail(tmp_path, array.dtype, array, "--json")
+    shown = tail(tmp_path, array.dtype, array, options=("--json",))
     assert [json.loads(line) for line in shown.splitlines()] == rows
 
 
@@ -83,7 +104,7 @@ def test_an_array_is_shown_whatever_its_shape_and_type(tmp_path: Path, name: str
 def test_a_batch_is_shown_whatever_its_types(tmp_path: Path, name: str) -> None:
     column, cells = COLUMNS[name]
     batch = pa.RecordBatch.from_arrays([column], names=["c"])
-    shown = tail(tmp_path, batch.schema, batch, "--json")
+    shown = tail(tmp_path, batch.schema, batch, options=("--json",))
     assert [json.loads(line) for line in shown.splitlines()] == [{"c": cell} for cell in cells]
 
 
@@ -94,18 +115,60 @@ def test_times_and_structures_are_shown_to_a_person_too(tmp_path: Path) -> None:
 
 
 def test_raw_bytes_are_shown_as_text(tmp_path: Path) -> None:
-    assert [json.loads(line) for line in tail(tmp_path, None, b"a\xff", "--json").splitlines()] == [{"bytes": "a\\xff"}]
+    assert [json.loads(line) for line in tail(tmp_path, None, b"a\xff", options=("--json",)).splitlines()] == [
+        {"bytes": "a\\xff"}
+    ]
 
 
 def test_a_large_batch_is_shown_in_part(tmp_path: Path) -> None:
     batch = pa.record_batch([list(range(100))], names=["n"])
     shown = tail(tmp_path, batch.schema, batch).splitlines()
     assert (len(shown), shown[1], shown[-1]) == (22, "0", "… and 80 more rows (--rows shows more of them)")
-    assert len(tail(tmp_path, batch.schema, batch, "--rows", "3").splitlines()) == 5
-    assert len(tail(tmp_path, batch.schema, batch, "--json").splitlines()) == 100
-    assert len(tail(tmp_path, batch.schema, batch, "--json", "--rows", "3").splitlines()) == 3
+    assert (
+        len(
+            tail(
+                tmp_path,
+                batch.schema,
+                batch,
+                options=(
+                    "--rows",
+                    "3",
+                ),
+            ).splitlines()
+        )
+        == 5
+    )
+    assert len(tail(tmp_path, batch.schema, batch, options=("--json",)).splitlines()) == 100
+    assert (
+        len(
+            tail(
+                tmp_path,
+                batch.schema,
+                batch,
+                options=(
+                    "--json",
+                    "--rows",
+                    "3",
+                ),
+            ).splitlines()
+        )
+        == 3
+    )
     array = np.arange(100)
-    assert len(tail(tmp_path, array.dtype, array, "--rows", "100").splitlines()) == 101
+    assert (
+        len(
+            tail(
+                tmp_path,
+                array.dtype,
+                array,
+                options=(
+                    "--rows",
+                    "100",
+                ),
+            ).splitlines()
+        )
+        == 101
+    )
     assert len(tail(tmp_path, array.dtype, array).splitlines()) == 22
 
 

@@ -81,6 +81,7 @@ def test_the_screen_shows_channels_and_opens_one(watched: Program, size: tuple[i
     async def steps(app: TopApp, pilot: Pilot[None]) -> None:
         await shows(app, pilot, lambda: "sensor.quick" in screen_text(app), "the channel")
         assert "healthy" in screen_text(app)
+        assert " 1:channels  2:hosts " in screen_text(app), "keys, which nobody takes for counts"
         await pilot.press("s", "s")  # by bytes/s, then by lag
         await shows(app, pilot, lambda: names(app)[0] == "sensor.quick", "the channel that lags most, first")
         for text in app.query_one(LineList).lines:

@@ -1,12 +1,15 @@
 """The two programs of docs/howto/acquisition.md, as they are printed: ten lines each, and nothing is lost."""
 
+import contextlib
+import itertools
 import json
 import os
+import re
 import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +17,10 @@ import pytest
 
 from messagehub import MessageHub
 from tests.docs.snippets import blocks_of
-from tests.integration.harness import ROOT, end_at_once, eventually
+from tests.integration.harness import ROOT, Served, end_at_once, eventually
 
-ACQUIRE, PLOT = (block.text for block in blocks_of(ROOT / "docs/howto/acquisition.md") if block.language == "python")
+PAGE = ROOT / "docs/howto/acquisition.md"
+ACQUIRE, PLOT = (block.text for block in blocks_of(PAGE) if block.language == "python")
 SECONDS = 120.0
 SAMPLES = 3000
 
@@ -122,3 +126,40 @@ def test_a_plot_of_a_loop_of_1_khz_loses_nothing_even_if_it_hangs(programs: Prog
         assert programs.acquire.poll() is None, programs.complaints()
     programs.ends_by_ctrl_c(programs.plot)
     programs.ends_by_ctrl_c(programs.acquire)
+
+
+@pytest.mark.timeout(300)
+def test_a_reader_of_a_group_that_is_killed_goes_on_where_it_was(tmp_path: Path, served: Callable[..., Served]) -> None:
+    called = re.search(r"`(consumer\([^`]*group=[^`]*\))`", PAGE.read_text())
+    assert called, "the page says how to go on after a kill -9"
+    (tmp_path / "acquire.py").write_text(ACQUIRE)
+    (tmp_path / "reader.py").write_text(
+        "from messagehub import MessageHub\n"
+        f"with MessageHub.get_instance().{called[1]} as consumer:\n"
+        "    for item in consumer:\n"
+        "        print(int(item['number']), flush=True)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "MESSAGEHUB_DIR": str(served().dir)}
+
+    @contextlib.contextmanager
+    def run(name: str) -> "Iterator[subprocess.Popen[str]]":
+        command = [sys.executable, str(tmp_path / name)]
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def numbers(reader: "subprocess.Popen[str]", count: int) -> list[int]:
+        assert reader.stdout is not None
+        return [int(line) for line in itertools.islice(reader.stdout, count)]
+
+    with run("acquire.py"), run("reader.py") as first:
+        read = numbers(first, SAMPLES)
+        first.kill()
+        read += numbers(first, 100_000)  # what it had printed until then
+        assert read == list(range(1, len(read) + 1))
+        with run("reader.py") as second:
+            went_on = numbers(second, SAMPLES)
+        assert went_on[0] in (read[-1], read[-1] + 1), "what it had in hand comes once more, and nothing else"
+        assert went_on == list(range(went_on[0], went_on[0] + SAMPLES)), "nothing is lost while nobody reads"

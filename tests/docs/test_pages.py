@@ -90,6 +90,8 @@ class Reader:
             return
         done = json.loads(self._line_of(python))
         assert done["raised"] == block.how.removeprefix("raises "), f"{block.place}\n{done['trace']}{self.complaints()}"
+        says_so = any("print(" in line and "# None" in line for line in block.text.splitlines())
+        assert says_so or "None" not in done["lines"], f"{block.place} prints None, and does not say that it will"
 
     def _shell_block(self, block: Block) -> None:
         kept = "$HOME/variables"
@@ -159,5 +161,6 @@ def test_every_block_of_a_page_works_in_order(page: Path, reader: Reader) -> Non
     try:
         for block in blocks_of(page):
             reader.types(block)
+        assert "another broker serves domain" not in reader.complaints(), "it shares memory with the reader's own hub"
     finally:
         reader.turns_the_page()

@@ -322,6 +322,27 @@ def test_a_successor_with_another_compatible_schema_is_read_too(hub: MessageHub)
             assert consumer.read(timeout=PATIENCE_SECONDS)["n"].to_pylist() == [2]
 
 
+@pytest.mark.parametrize("as_hash", [False, True])
+def test_what_an_ended_producer_has_left_is_read_in_a_compatible_schema(hub: MessageHub, as_hash: bool) -> None:
+    channel = f"left_{as_hash}"
+    expected = _registered(hub, NEW)
+    with hub.producer(channel, schema=OLD) as producer:
+        producer.write(old_batch(1))
+    eventually(lambda: channel not in [one.channel for one in hub.channels()])
+    with hub.consumer(channel, start="oldest", expected_schema=expected if as_hash else NEW, follow=False) as consumer:
+        assert [batch.to_pydict() for batch in consumer] == [{"text": ["item 1"], "n": [1], "note": [None]}]
+
+
+def test_what_an_ended_producer_has_left_is_refused_to_a_reader_that_it_would_break(hub: MessageHub) -> None:
+    wrong = pa.schema([("n", pa.int8())])
+    _registered(hub, wrong)
+    with hub.producer("left_wrong", schema=OLD) as producer:
+        producer.write(old_batch(1))
+    eventually(lambda: "left_wrong" not in [one.channel for one in hub.channels()])
+    with pytest.raises(SchemaMismatch, match="left_wrong"):
+        hub.consumer("left_wrong", start="oldest", expected_schema=wrong)
+
+
 def test_an_incompatible_schema_is_refused_with_the_differences(hub: MessageHub) -> None:
     wrong = pa.schema([("n", pa.int8())])
     _registered(hub, wrong)

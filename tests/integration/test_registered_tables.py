@@ -21,7 +21,7 @@ import pytest
 from messagehub import MessageHub
 from messagehub.discovery import Discovery
 from messagehub.errors import ConfigurationError, SchemaIncompatible, SchemaMismatch, SubjectNotFound
-from messagehub.shm import line_file
+from messagehub.shm import shared_line_file
 from messagehub.shm.channel_directory.directory import Directory
 from messagehub.shm.channel_directory.entries import table_details
 from messagehub.shm.identity import host
@@ -361,7 +361,7 @@ def test_notes_of_tables_that_somebody_holds_or_that_cannot_be_written_stop_nobo
     with MessageHub(**there) as gone:
         gone.publish_table("held", PRICES)
         with monkeypatch.context() as full:
-            full.setattr(line_file, "os", SimpleNamespace(**vars(os) | {"pwrite": _no_space}))
+            full.setattr(shared_line_file, "os", SimpleNamespace(**vars(os) | {"pwrite": _no_space}))
             gone.publish_table("full", PRICES)
     assert pending(lonely.directory, endpoint) == ["held"]
     os.environ["MESSAGEHUB_DOMAIN"] = f"{lonely.domain}-elsewhere"

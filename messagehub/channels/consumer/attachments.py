@@ -15,12 +15,12 @@ because it dies or leaves, needs somebody who takes it over. Until then its ring
 import logging
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Any, NamedTuple
 
+from messagehub.channels.consumer.consumer_options import ConsumerOptions
 from messagehub.channels.consumer.group_mates import GroupMate
 from messagehub.channels.consumer.start import Positions
-from messagehub.channels.consumer.start import Start as ConsumerStart
 from messagehub.shm import inotify
 from messagehub.shm.channel_directory.cleaning import LINGER_SECONDS
 from messagehub.shm.channel_directory.directory import CHANNEL_LOCK, Directory
@@ -30,7 +30,7 @@ from messagehub.shm.layout import Header
 from messagehub.shm.locks import open_files_limited
 from messagehub.shm.rings.groups import MemberShare
 from messagehub.shm.rings.read_results import LastItems, Position, Start
-from messagehub.shm.rings.reader import Copy, RingReader
+from messagehub.shm.rings.reader import RingReader
 from messagehub.shm.rings.ring import left_by_group, open_reader, peek
 from registry import replies
 
@@ -43,19 +43,6 @@ TELL_SECONDS = 5.0  # so long a member waits for its group before it says so
 _NEWS = inotify.MOVED_TO | inotify.CLOSE_WRITE | inotify.CREATE | inotify.DELETE
 
 
-class Choice(NamedTuple):
-    """How rings are opened."""
-
-    start: ConsumerStart
-    expected_schema_hashes: set[str]  # the consumer's own, and those that the registry calls compatible; none: any
-    lossless: bool
-    verify: bool
-    group: str | None = None  # of its members: nothing is opened before a share is dealt
-    copy: Copy = "auto"
-    spin_us: int = 0
-    consumer_id: str = ""  # for whoever looks at the rings' readers
-
-
 class _Noted(NamedTuple):
     """A ring as it was before its consumer."""
 
@@ -64,8 +51,11 @@ class _Noted(NamedTuple):
 
 
 class Attachments:
-    def __init__(self, directory: Directory, channel: str, choice: Choice) -> None:
-        """What is in the directory now counts as having been there before the consumer."""
+    def __init__(self, directory: Directory, options: ConsumerOptions, readable: Set[str]) -> None:
+        """What is in the directory now counts as having been there before the consumer.
+
+        `readable` are the hashes of schemas that the consumer can read, and grows; while it is empty, any can be read.
+        """
         self.readers: list[RingReader] = []
         self.has_met_any = False
         self.has_tables = False
@@ -74,9 +64,10 @@ class Attachments:
         self.look_at: float | None = None
         self.mate: GroupMate | None = None  # of a member of a group, once its consumer is made
         self._directory = directory
-        self._channel = channel
-        self._choice = choice
-        self._is_waited_for = choice.lossless
+        self._channel = channel = options.channel
+        self._options = options
+        self._readable = readable
+        self._is_waited_for = options.lossless
         self._left: dict[str, Position] = {}
         self._gone_at: dict[str, float] = {}
         self._noted: dict[str, _Noted] = {}
@@ -84,7 +75,7 @@ class Attachments:
         self._has_looked = False
         self._has_seen_end = False
         self._is_producing = False
-        self._is_group_done = choice.group is None
+        self._is_group_done = options.group is None
         self._spent: dict[str, RingReader] = {}  # read to the end, by path, while the group is not done
         self._awaits_group_since: float | None = None
         self._has_told_of_wait = False
@@ -128,7 +119,7 @@ class Attachments:
         """Whether rings of a channel that has ended hold what this member's group has not done."""
         alive, dead = self._directory_rings()
         paths = dict.fromkeys([*alive, *dead, self._directory.exclusive_block(self._channel)])
-        group = self._choice.group
+        group = self._options.group
         return group is not None and any(left_by_group(path, self._channel, group) for path in paths)
 
     def member_share(self, path: str) -> MemberShare | None:
@@ -148,7 +139,7 @@ class Attachments:
 
     def set_waited_for(self, is_waited_for: bool) -> None:
         """Whether blocking producers wait for this consumer from now on, if it was made lossless."""
-        if self._choice.lossless and self._is_waited_for != is_waited_for:
+        if self._options.lossless and self._is_waited_for != is_waited_for:
             self._is_waited_for = is_waited_for
             for reader in list(self.readers):
                 reader.set_lossless(is_waited_for)
@@ -156,12 +147,12 @@ class Attachments:
     def end_waiting(self) -> None:
         """Have no blocking producer wait for this consumer any more. Any thread may call this."""
         self.set_waited_for(False)
-        self._choice = self._choice._replace(lossless=False)
+        self._options = self._options._replace(lossless=False)
 
     @open_files_limited()
     def look(self, told: Iterable[str]) -> None:
         """Attach to what is there and not yet attached: the directory's rings and those that others `told` of."""
-        self._is_group_done = self._choice.group is None  # until it is known
+        self._is_group_done = self._options.group is None  # until it is known
         if self.look_at is not None:
             self.look_at = time.monotonic() + MOST_SECONDS  # also if attaching is refused: nobody looks without a pause
         self._watch()
@@ -181,7 +172,7 @@ class Attachments:
             self._tell_of_lost_position()
         self._is_producing = bool(alive)
         awaited = 0 if self._is_producing else self._awaited(paths)
-        self._is_group_done = self._choice.group is None or not (self._is_producing or awaited)
+        self._is_group_done = self._options.group is None or not (self._is_producing or awaited)
         if self._is_group_done:
             self._close_spent()
         self._tell_of_wait(awaited)
@@ -197,7 +188,7 @@ class Attachments:
         self._left[reader.path] = position
         self._has_seen_end |= not self._was_over(position.block_id, position.epoch)
         self.readers.remove(reader)
-        if self._choice.group is None:
+        if self._options.group is None:
             reader.close()
         else:
             self._spent[reader.path] = reader
@@ -221,7 +212,7 @@ class Attachments:
 
     def _attach(self, path: str) -> bool:
         """Whether nothing is left to do about this ring now."""
-        if self._choice.group is not None and self._assignment is None:
+        if self._options.group is not None and self._assignment is None:
             return False
         share = self._share(path)
         try:
@@ -256,7 +247,7 @@ class Attachments:
 
     def _awaited(self, paths: Iterable[str]) -> int:
         """How many items are left, of rings that nobody writes, to others of the group or to nobody."""
-        group = self._choice.group
+        group = self._options.group
         if group is None:
             return 0
         unread = [] if self.mate is None else self.mate.others_unread()
@@ -280,7 +271,7 @@ class Attachments:
                 "channel %r: nobody produces it, and this member of group %r has done its share; it waits for %d items"
                 " that %s not done yet, and takes over from a member that leaves or dies",
                 self._channel,
-                self._choice.group,
+                self._options.group,
                 awaited,
                 f"others of the group ({', '.join(here)} of this process) have" if here else "other processes have",
             )
@@ -305,26 +296,26 @@ class Attachments:
         return is_same and (state["has_ended"] or not state["has_writer"])
 
     def _open(self, path: str, start: Start, share: replies.Share | None) -> RingReader:
-        choice, dealt = self._choice, self._assignment
+        options, dealt = self._options, self._assignment
         return open_reader(
             path,
-            expected_schema_hashes=choice.expected_schema_hashes,
+            expected_schema_hashes=self._readable,
             start=start,
             lossless=self._is_waited_for,
             group=dealt.group if dealt else None,
             assignment=MemberShare(dealt.epoch, share.index, share.count) if dealt and share else None,
             wait_for_writer=True,
-            verify=choice.verify,
-            copy=choice.copy,
-            spin_us=choice.spin_us,
-            consumer_id=choice.consumer_id,
+            verify=options.verify,
+            copy=options.copy,
+            spin_us=options.spin_us,
+            consumer_id=options.consumer_id,
         )
 
     def _start(self, path: str, header: Header) -> Start:
         left = self._left.get(path)
         if left is not None:
             return left
-        start = self._choice.start
+        start = self._options.start
         noted = self._noted.get(header.block_id)
         if isinstance(start, dict) and header.block_id in start:
             return start[header.block_id]
@@ -346,7 +337,7 @@ class Attachments:
 
     def _tell_of_lost_position(self) -> None:
         """What was written to a ring that is gone can be neither read nor counted."""
-        start = self._choice.start
+        start = self._options.start
         if isinstance(start, dict) and start and not start.keys() & self._noted.keys():
             log.warning(
                 "channel %r: no ring that `start` names is there any more; what was written to them after that is lost,"

@@ -10,12 +10,12 @@ import time
 from typing import Any
 
 from messagehub.channels.consumer.attachments import Attachments
+from messagehub.channels.consumer.consumer_options import ConsumerOptions
 from messagehub.channels.consumer.consumer_share import ConsumerShare
 from messagehub.channels.consumer.enrolment import Enrolment, Undecided
 from messagehub.channels.consumer.expected_schema import ExpectedSchema
 from messagehub.channels.consumer.fast_path import FastPath
 from messagehub.channels.consumer.start import Positions
-from messagehub.channels.consumer.wanted import Wanted
 from messagehub.channels.items import LastRead, ReadItem, item_from, newest_of
 from messagehub.channels.table_generations import TableGenerations
 from messagehub.errors import DataLost
@@ -29,7 +29,7 @@ log = logging.getLogger("messagehub")
 class ChannelReader:
     def __init__(
         self,
-        wanted: Wanted,
+        options: ConsumerOptions,
         attached: Attachments,
         tables: TableGenerations,
         expected: ExpectedSchema,
@@ -40,8 +40,8 @@ class ChannelReader:
         self.fast_path = fast_path
         self.missed = 0
         self.last = LastRead()
-        self._wanted = wanted
-        self._is_member = wanted.group is not None
+        self._options = options
+        self._is_member = options.group is not None
         self._attached = attached
         self._tables = tables
         self._expected = expected
@@ -70,7 +70,7 @@ class ChannelReader:
             and self._expected.is_as_written
             and attached.readers[0].follow(self.last)
         ):
-            may_sleep = self._wanted.follow and not (
+            may_sleep = self._options.follow and not (
                 attached.has_tables or attached.look_at is not None or self._enrolment.must_ask()
             )
             fast_path.set(attached.readers[0], (wake_fd, *attached.news_fds()) if may_sleep else None)
@@ -100,7 +100,7 @@ class ChannelReader:
                     self._share.unacknowledged = (reader, taken.sequence)
                 return True, self._expected.applied(taken.value)
             self._count(taken)
-            if self._wanted.on_lag == "gap":
+            if self._options.on_lag == "gap":
                 return True, taken
 
     def _take(self) -> tuple[RingReader, Item | Gap] | None:
@@ -138,14 +138,14 @@ class ChannelReader:
 
     def _count(self, lost: Gap) -> None:
         self.missed += lost.last - lost.first + 1
-        channel = self._wanted.channel
-        if self._wanted.on_lag == "raise":
+        channel = self._options.channel
+        if self._options.on_lag == "raise":
             raise DataLost(
                 f"channel {channel!r}: items {lost.first} to {lost.last} were overwritten unread",
                 first=lost.first,
                 last=lost.last,
             )
-        if self._wanted.on_lag == "skip" and not self._has_told_of_loss:
+        if self._options.on_lag == "skip" and not self._has_told_of_loss:
             self._has_told_of_loss = True
             log.warning(
                 "channel %r: items %d to %d were overwritten before they were read. Reading goes on, and `missed`"
@@ -234,7 +234,7 @@ class ChannelReader:
         try:
             self._attached.look(self._enrolment.told)
         except UnexpectedSchema as unexpected:
-            if not self._enrolment.ask_again():
+            if not self._enrolment.ask_again(unexpected.schema_hash):
                 raise self._expected.unreadable(unexpected.written, unexpected.schema_hash) from None
             self._attach()
         else:
@@ -244,7 +244,7 @@ class ChannelReader:
 
     def newest(self) -> ReadItem | None:
         """Return the newest item of all rings, or the newest table if that is newer."""
-        channel = self._wanted.channel
+        channel = self._options.channel
         found = newest_of(self._attached.readers)
         if self._attached.has_tables:
             with contextlib.suppress(Undecided):
@@ -263,7 +263,7 @@ class ChannelReader:
         return self._stash is not None
 
     def has_ended(self) -> bool:
-        return self._stash is None and self._attached.has_ended(follow=self._wanted.follow)
+        return self._stash is None and self._attached.has_ended(follow=self._options.follow)
 
     def is_over(self) -> bool:
         """Ended, and nobody has begun again since."""
@@ -279,8 +279,8 @@ class ChannelReader:
 
     def schema(self) -> Any:
         """Return the schema or dtype of what is read; None for raw bytes, and while nothing is known of it."""
-        if self._wanted.expected_schema is not None:
-            return self._wanted.expected_schema
+        if self._options.expected_schema is not None:
+            return self._options.expected_schema
         if self._attached.schema is None and self._attached.has_tables:
             return self._tables.schema()
         return self._attached.schema

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from messagehub.channels.consumer.attachments import Attachments
@@ -15,10 +16,10 @@ from messagehub.channels.consumer.channel_reader import ChannelReader
 from messagehub.channels.consumer.consumer_share import ConsumerShare
 from messagehub.channels.consumer.enrolment import Enrolment
 from messagehub.channels.consumer.fast_path import FastPath
-from messagehub.channels.consumer.group_mates import GroupMate, GroupName, ShareIn
+from messagehub.channels.consumer.group_mates import GroupMate, GroupName, Reader, ShareIn
 from messagehub.channels.consumer.sleeping import WakeableSleep
 from messagehub.channels.consumer.start import Positions
-from messagehub.channels.consumer.turns import Turns
+from messagehub.channels.consumer.turn_lock import TurnLock
 from messagehub.channels.items import ReadItem
 from messagehub.errors import HubError
 from messagehub.runtime.event_loop import LoopShare
@@ -47,7 +48,7 @@ class ConsumerReading:
         self._fast_path: FastPath = reader.fast_path
         self._sleep = sleep
         self.loop_share = LoopShare()
-        self._turns = Turns()
+        self._turns = TurnLock()
         self._left_at: Positions | None = None  # where it stood when it was closed
         self._releasing = threading.Lock()
         self._inside: list[None] = []  # one for each call that uses what `close` releases
@@ -98,34 +99,63 @@ class ConsumerReading:
         """Read from all rings and tables. The caller has the turn."""
         self._begin()
         try:
-            if self._mate is not None:
-                self._mate.is_read_by(threading.current_thread())
-            if self._share.unacknowledged is not None:
-                self._share.done_with_last()
+            self._done_with_last(threading.current_thread)
             return self._next(deadline)
         finally:
             self._settle()
 
+    def _done_with_last(self, reading: Callable[[], Reader]) -> None:
+        """In a group: say that what was read before is done. `reading` gives the thread or task that reads now."""
+        if self._mate is not None:
+            self._mate.is_read_by(reading())
+        if self._share.unacknowledged is not None:
+            self._share.done_with_last()
+
     def _next(self, deadline: float | None) -> Any:
+        while True:
+            is_done, value = self._next_or_arm(deadline)
+            if not is_done:
+                readers, until = self._attached.readers, self._reader.sleep_until(deadline)
+                ready = self._sleep.sleep(readers, until, self._attached.news_fds())
+                is_done, value = self._after_sleep(ready, deadline)
+            if is_done:
+                return value
+
+    async def _next_async(self, deadline: float | None) -> Any:
+        while True:
+            is_done, value = self._next_or_arm(deadline)
+            if not is_done:
+                readers, until = self._attached.readers, self._reader.sleep_until(deadline)
+                ready = await self._sleep.sleep_async(readers, until, self._attached.news_fds())
+                self.loop_share.restart()
+                is_done, value = self._after_sleep(ready, deadline)
+            if is_done:
+                return value
+
+    def _next_or_arm(self, deadline: float | None) -> tuple[bool, Any]:
+        """Return whether the read is done, and its value. If it is not, whatever comes ends the sleep that follows."""
         while not self.is_closed:
             found, value = self._reader.next()
             if found:
-                return value
+                return True, value
             if self._has_no_more(deadline):
-                return None
+                return True, None
             self._check_process()
             if not self._reader.arm():
-                until = self._reader.sleep_until(deadline)
-                ready = self._sleep.sleep(self._attached.readers, until, self._attached.news_fds())
-                if self.was_closed():
-                    return None
-                if not ready and (value := self._fast_path.next()) is not None:
-                    return value  # a ring woke us, and nothing else did
-                self._reader.after_sleep(was_woken=self._sleep.was_woken(ready), has_news=bool(ready))
-                if self._is_late(deadline):
-                    self._reader.disarm()
-                    return self._reader.next()[1]
-        return None
+                return False, None
+        return True, None
+
+    def _after_sleep(self, ready: set[int], deadline: float | None) -> tuple[bool, Any]:
+        """Return whether the read is done, and its value. `ready`: the descriptors that ended the sleep, but rings'."""
+        if self.was_closed():
+            return True, None
+        if not ready and (value := self._fast_path.next()) is not None:
+            return True, value  # a ring woke us, and nothing else did
+        self._reader.after_sleep(was_woken=self._sleep.was_woken(ready), has_news=bool(ready))
+        if not self._is_late(deadline):
+            return False, None
+        self._reader.disarm()
+        return True, self._reader.next()[1]
 
     def _begin(self) -> None:
         """Prepare to use more than the fast path. The caller has the turn."""
@@ -161,33 +191,10 @@ class ConsumerReading:
             return value
         self._begin()
         try:
-            if self._mate is not None:
-                self._mate.is_read_by(asyncio.current_task())
-            if self._share.unacknowledged is not None:
-                self._share.done_with_last()
+            self._done_with_last(asyncio.current_task)
             return await self._next_async(deadline)
         finally:
             self._settle()
-
-    async def _next_async(self, deadline: float | None) -> Any:
-        while not self.is_closed:
-            found, value = self._reader.next()
-            if found:
-                return value
-            if self._has_no_more(deadline):
-                return None
-            self._check_process()
-            if not self._reader.arm():
-                until = self._reader.sleep_until(deadline)
-                ready = await self._sleep.sleep_async(self._attached.readers, until, self._attached.news_fds())
-                self.loop_share.restart()
-                if self.was_closed():
-                    return None
-                self._reader.after_sleep(was_woken=self._sleep.was_woken(ready), has_news=bool(ready))
-                if self._is_late(deadline):
-                    self._reader.disarm()
-                    return self._reader.next()[1]
-        return None
 
     def _has_no_more(self, deadline: float | None) -> bool:
         if self._enrolment.registration is not None:

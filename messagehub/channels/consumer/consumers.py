@@ -14,8 +14,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from messagehub.arguments import MOST_SECONDS, seconds
-from messagehub.channels.consumer.attachments import Attachments, Choice
+from messagehub.channels.consumer.attachments import Attachments
 from messagehub.channels.consumer.channel_reader import ChannelReader
+from messagehub.channels.consumer.consumer_options import ConsumerOptions
 from messagehub.channels.consumer.consumer_reading import ConsumerReading
 from messagehub.channels.consumer.consumer_share import ConsumerShare
 from messagehub.channels.consumer.enrolment import Enrolment, RegistryCalls
@@ -24,7 +25,6 @@ from messagehub.channels.consumer.fast_path import FastPath
 from messagehub.channels.consumer.group_mates import GroupName
 from messagehub.channels.consumer.sleeping import WakeableSleep
 from messagehub.channels.consumer.start import Positions
-from messagehub.channels.consumer.wanted import Wanted
 from messagehub.channels.items import ReadItem, item_from, producer_id_of
 from messagehub.channels.table_generations import TableGenerations
 from messagehub.client.registration import Registration
@@ -44,7 +44,7 @@ class Consumer(ClosedWhenForgotten):
 
     def __init__(
         self,
-        wanted: Wanted,
+        options: ConsumerOptions,
         directory: Directory,
         registry: RegistryCalls,
         *,
@@ -60,27 +60,19 @@ class Consumer(ClosedWhenForgotten):
         `arrow_schema` gives a registered Arrow schema by its hash, within so many seconds. From `listen` on, until
         `forget`, the broker's events about the channel call `wake`. `keeps` lives as long as this does.
         """
-        self.channel = channel = wanted.channel
-        self._wanted = wanted
+        self.channel = channel = options.channel
+        self._options = options
         self._forget = forget
         self._keeps = keeps
-        expected = ExpectedSchema(channel, wanted.expected_schema_hash, wanted.expected_schema, registered=arrow_schema)
-        choice = Choice(
-            wanted.start,
-            expected.readable,
-            wanted.lossless,
-            wanted.verify,
-            wanted.group,
-            wanted.copy,
-            wanted.spin_us,
-            wanted.consumer_id,
+        expected = ExpectedSchema(
+            channel, options.expected_schema_hash, options.expected_schema, registered=arrow_schema
         )
-        self._attached = attached = Attachments(directory, channel, choice)
+        self._attached = attached = Attachments(directory, options, expected.readable)
         self._fast_path = FastPath()
         self._sleep = WakeableSleep(self._fast_path.disturb)
         self._share = ConsumerShare(channel, attached, renew=registry.renew, wake=self._sleep.wake)
         self._enrolment = Enrolment(
-            wanted,
+            options,
             directory,
             attached,
             expected,
@@ -92,10 +84,10 @@ class Consumer(ClosedWhenForgotten):
         )
         store = TableStore(directory.tables_path(channel))
         tables = TableGenerations(
-            store, wanted.start, expected, verify=wanted.verify, ask_again=self._enrolment.ask_again
+            store, options.start, expected, verify=options.verify, ask_again=self._enrolment.ask_again
         )
-        self._reader = ChannelReader(wanted, attached, tables, expected, self._share, self._enrolment, self._fast_path)
-        group = None if wanted.group is None else GroupName(directory.path, channel, wanted.group)
+        self._reader = ChannelReader(options, attached, tables, expected, self._share, self._enrolment, self._fast_path)
+        group = None if options.group is None else GroupName(directory.path, channel, options.group)
         self._reading = ConsumerReading(self._reader, attached, self._share, self._enrolment, self._sleep, group)
         try:
             listen(self)  # before anybody is asked: an event that comes after the answer changes it
@@ -253,7 +245,7 @@ class Consumer(ClosedWhenForgotten):
 
     def wake(self, *, is_shared_out: bool = False) -> None:
         """Look at once: the channel changed, or is shared out anew within its groups. Any thread may call this."""
-        is_of_group = is_shared_out and self._wanted.group is not None
+        is_of_group = is_shared_out and self._options.group is not None
         if is_of_group:
             self._share.is_stale = True
         if not is_of_group or self.registration is None:  # who is not registered has no share, and may get one now
@@ -292,7 +284,7 @@ class Consumer(ClosedWhenForgotten):
     def _repr_html_(self) -> str:
         from messagehub.display.records import consumer_html
 
-        return consumer_html(self, self._wanted.group)
+        return consumer_html(self, self._options.group)
 
     def __enter__(self) -> "Consumer":
         return self

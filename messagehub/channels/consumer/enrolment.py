@@ -17,10 +17,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from messagehub.channels.consumer.attachments import Attachments
+from messagehub.channels.consumer.background_requests import BackgroundRequest, RunLater
+from messagehub.channels.consumer.consumer_options import ConsumerOptions
 from messagehub.channels.consumer.consumer_share import ConsumerShare, Renew
 from messagehub.channels.consumer.expected_schema import ExpectedSchema
-from messagehub.channels.consumer.questions import Question, RunLater
-from messagehub.channels.consumer.wanted import Wanted
 from messagehub.channels.hosts import hosts_elsewhere
 from messagehub.client.registration import Registration
 from messagehub.discovery import Discovery, Source
@@ -39,10 +39,14 @@ class Undecided(Exception):
 
 
 class RegistryCalls(NamedTuple):
-    """The calls by which a consumer reaches the registry. `discover` and `register` take a timeout in seconds."""
+    """The calls by which a consumer reaches the registry. The first three take a timeout in seconds.
+
+    `can_read` says whether a reader of the expected schema can read what was written with the schema of this hash.
+    """
 
     discover: Callable[[float], Discovery | None]
     register: Callable[[float], Registration]
+    can_read: Callable[[str, float], bool]
     renew: Renew
     run_later: RunLater
 
@@ -50,7 +54,7 @@ class RegistryCalls(NamedTuple):
 class Enrolment:
     def __init__(
         self,
-        wanted: Wanted,
+        options: ConsumerOptions,
         directory: Directory,
         attached: Attachments,
         expected: ExpectedSchema,
@@ -69,7 +73,7 @@ class Enrolment:
         self.source: Source | None = None
         self.has_news = False  # something was answered
         self.told: list[str] = []  # the rings that others know of, until they are looked at
-        self._wanted = wanted
+        self._options = options
         self._directory = directory
         self._attached = attached
         self._expected = expected
@@ -78,9 +82,9 @@ class Enrolment:
         self._made_by: float | None = made_by
         self._timeout = timeout
         self._wake = wake
-        self._where: Question[Discovery | None] = Question(None)
-        self._registering: Question[None] = Question(None)
-        self._readable: Question[bool] = Question(otherwise=False)
+        self._where: BackgroundRequest[Discovery | None] = BackgroundRequest(None)
+        self._registering: BackgroundRequest[None] = BackgroundRequest(None)
+        self._readable: BackgroundRequest[bool] = BackgroundRequest(otherwise=False)
         self._refusal: HubError | None = None
         self._is_unsure = True  # where the channel is: ask
         self._has_told_of_hosts = False
@@ -128,10 +132,14 @@ class Enrolment:
         if self._refusal is not None:
             raise copy.copy(self._refusal)
 
-    def ask_again(self) -> bool:
-        """Whether the registry, asked once more, calls another schema readable; Undecided until it has answered."""
+    def ask_again(self, written: str) -> bool:
+        """Whether the registry, asked once more, calls another schema readable; Undecided until it has answered.
+
+        `written` is the schema's hash. A channel that has ended is not registered, but its ring is still there, and
+        was perhaps written with a schema that can be read.
+        """
         if self._made_by is not None:
-            return self._asks_again()
+            return self._asks_again() or self._asks_about(written)
         if self._readable.is_answered:
             return self._readable.take()
         if not self._registering.is_asked:
@@ -188,7 +196,7 @@ class Enrolment:
         elsewhere = hosts_elsewhere(found, self._directory)
         if elsewhere and not self._has_told_of_hosts:
             self._has_told_of_hosts = True
-            channel, names = self._wanted.channel, ", ".join(elsewhere)
+            channel, names = self._options.channel, ", ".join(elsewhere)
             log.warning("channel %r is also produced on %s; what is here is read, that is not", channel, names)
 
     # -- that it is read -----------------------------------------------------------------------------------
@@ -208,18 +216,18 @@ class Enrolment:
             if self._is_closed:  # meanwhile
                 registration.close()
                 return
-            if self._wanted.group is not None:
+            if self._options.group is not None:
                 self._share.begin(registration)
         except ChannelNotFound:
             pass  # the broker has not seen yet what the directory shows: asked again with the next look
         except HubError as error:
-            if self._wanted.group is None or not is_unable(error):
+            if self._options.group is None or not is_unable(error):
                 self._is_unsure = True  # and asked again, so that the next read says the same
                 raise
             if self._made_by is None:
                 return  # it was there when this consumer was made: as with the channel itself, wait for it
             raise BrokerRequired(
-                f"group {self._wanted.group!r} is shared out by the broker, and none answers"
+                f"group {self._options.group!r} is shared out by the broker, and none answers"
             ) from error
         self.source = source
         self._accept()
@@ -245,8 +253,18 @@ class Enrolment:
             return self._accept()
         if not is_unable(error) and not isinstance(error, ChannelNotFound):
             raise error
-        log.debug("nobody says what else of %r can be read: %s", self._wanted.channel, error)
+        log.debug("nobody says what else of %r can be read: %s", self._options.channel, error)
         return False
+
+    def _asks_about(self, written: str) -> bool:
+        """Ask about one schema, whatever the channel has now. Who cannot be asked has not said that it can be read."""
+        try:
+            if not self._registry.can_read(written, min(ASK_SECONDS, self._seconds(ASK_SECONDS))):
+                return False
+            return self._expected.accept(written, timeout=self._seconds(ASK_SECONDS))
+        except HubError as error:
+            log.debug("nobody says whether schema %s of %r can be read: %s", written, self._options.channel, error)
+            return False
 
     # -- inside --------------------------------------------------------------------------------------------
 

@@ -19,6 +19,8 @@ from messagehub.shm.rings.groups import MemberShare
 
 ShareIn = Callable[[str], MemberShare | None]
 """What a member reads of the ring at this path."""
+Reader = threading.Thread | asyncio.Task[Any] | None
+"""Who reads a member; None: nobody that could be named."""
 
 
 class GroupName(NamedTuple):
@@ -38,7 +40,7 @@ class GroupMate:
         self._process = os.getpid()
         _living[next(_numbers)] = self
 
-    def is_read_by(self, reader: threading.Thread | asyncio.Task[Any] | None) -> None:
+    def is_read_by(self, reader: Reader) -> None:
         self._read_by = None if reader is None else weakref.ref(reader)
 
     def others_unread(self) -> list[ShareIn]:

@@ -144,8 +144,8 @@ class TopApp(App[None]):
         )
         parts = Text()
         for number, part in enumerate(PARTS, 1):
-            parts.append(f" {number} {part} ", Style(reverse=part == self._part))
-        parts.append(f"  {len(lines):,} by {COLUMNS[self._part][by].heading.lower()}")
+            parts.append(f" {number}:{part} ", Style(reverse=part == self._part))
+        parts.append(f"  {len(lines):,} listed by {COLUMNS[self._part][by].heading.lower()}")
         parts.append(", reversed" if self._is_reversed else "")
         parts.append(f', with "{self._contains}"' if self._contains else "")
         parts.append(", PAUSED" if self._is_paused else "")

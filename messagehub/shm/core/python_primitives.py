@@ -9,7 +9,9 @@ import os
 import time
 from _thread import allocate_lock
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
+
+from messagehub.shm.layout import LINE_WORDS
 
 CURSOR: Final = 0
 TICKET: Final = 1
@@ -20,6 +22,16 @@ GROUP_LINE_WORDS: Final = 8
 
 fork_count = 0
 """How often this process was forked from another. A writer or reader of a parent is none of its child."""
+
+
+def places_in(
+    block: Any, *, table: int, data_offset: int, stride_bytes: int, slot_count: int
+) -> tuple[memoryview, memoryview, list[int], list[int]]:
+    """Return a ring's bytes, its words, and for each slot the word where its line begins and where its payload does."""
+    data = memoryview(block).cast("B")
+    words = data[: len(data) // 8 * 8].cast("Q")
+    lines = [table + slot * LINE_WORDS for slot in range(slot_count)]
+    return data, words, lines, [data_offset + slot * stride_bytes for slot in range(slot_count)]
 
 
 def fence() -> None:

@@ -12,7 +12,6 @@ from messagehub.shm.layout import (
     HEAD,
     HINT,
     LENGTH,
-    LINE_WORDS,
     SEQUENCE,
     SHAPE,
     WRITER_TICKET,
@@ -20,7 +19,7 @@ from messagehub.shm.layout import (
 )
 
 from . import python_primitives as primitives
-from .python_primitives import CURSOR, HELD, PINS_OFFSET, TICKET, Spin, fence
+from .python_primitives import CURSOR, HELD, PINS_OFFSET, TICKET, Spin, fence, places_in
 
 
 class _Pin:
@@ -69,12 +68,11 @@ class Reader:
         self._decode: Callable[[Any, Any], Any] | None = None
         self._ticket = 0
         self._mapping = block
-        self._data = memoryview(block).cast("B")
-        self._words = self._data[: len(self._data) // 8 * 8].cast("Q")
+        self._data, self._words, self._line, self._offset = places_in(
+            block, table=table, data_offset=data_offset, stride_bytes=stride_bytes, slot_count=slot_count
+        )
         self._foreign_buffer = pa.foreign_buffer
         self._address = pa.py_buffer(block).address
-        self._line = [table + slot * LINE_WORDS for slot in range(slot_count)]
-        self._offset = [data_offset + slot * stride_bytes for slot in range(slot_count)]
         self._times = times
         self._slot_bytes = slot_bytes
         self._slot_count = slot_count

@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from messagehub.shm.layout import CHECKSUM, CLAIM, HEAD, HINT, LENGTH, LINE_WORDS, SEQUENCE, SHAPE, Shape
+from messagehub.shm.layout import CHECKSUM, CLAIM, HEAD, HINT, LENGTH, SEQUENCE, SHAPE, Shape
 
 from . import python_primitives as primitives
-from .python_primitives import CURSOR, GROUP_LINE_WORDS, LOSSLESS, PINS_OFFSET, TICKET, Spin, fence
+from .python_primitives import CURSOR, GROUP_LINE_WORDS, LOSSLESS, PINS_OFFSET, TICKET, Spin, fence, places_in
 
 REFRESH: Final = 1
 LOOK: Final = 2
@@ -51,10 +51,9 @@ class Writer:
     ) -> None:
         self.is_taken = self.has_dropped = False  # `put` of the C core looks at them
         self.head = head
-        self._data = memoryview(block).cast("B")
-        self._words = self._data[: len(self._data) // 8 * 8].cast("Q")
-        self._line = [table + slot * LINE_WORDS for slot in range(slot_count)]
-        self._offset = [data_offset + slot * stride_bytes for slot in range(slot_count)]
+        self._data, self._words, self._line, self._offset = places_in(
+            block, table=table, data_offset=data_offset, stride_bytes=stride_bytes, slot_count=slot_count
+        )
         self._times = times
         self._slot_bytes = slot_bytes
         self._slot_count = slot_count

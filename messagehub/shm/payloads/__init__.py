@@ -11,7 +11,7 @@ can write the block, or where the reader asks for it: numbers cost nothing, stri
 
 from typing import Any
 
-from messagehub.shm.advice import schema_instead
+from messagehub.shm.error_hints import schema_instead
 from messagehub.shm.errors import EntryDamaged, PayloadRefused
 from messagehub.shm.layout import PayloadFormat
 from messagehub.shm.payloads.arrays import NumpyCodec

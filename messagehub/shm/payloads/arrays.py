@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from messagehub.shm.advice import array_instead
+from messagehub.shm.error_hints import array_instead
 from messagehub.shm.errors import (
     EntryDamaged,
     PayloadDamaged,

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from messagehub.shm.advice import bytes_instead
+from messagehub.shm.error_hints import bytes_instead
 from messagehub.shm.errors import PayloadLargerThanSlot, PayloadRefused, PayloadSchemaMismatch
 from messagehub.shm.layout import PayloadFormat, Shape
 from messagehub.shm.mapped_file import Segment

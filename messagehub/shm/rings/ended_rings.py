@@ -10,7 +10,7 @@ from typing import Final
 
 from messagehub.shm.channel_directory.directory import Directory
 from messagehub.shm.errors import DataBlockError
-from messagehub.shm.line_file import LineFile
+from messagehub.shm.shared_line_file import SharedLineFile
 
 MOST: Final = 4096
 _NAME: Final = "ended-rings"
@@ -36,5 +36,5 @@ def last_sequence(directory: Directory, block_id: str) -> int | None:
     return None
 
 
-def _file(directory: Directory) -> LineFile:
-    return LineFile(os.path.join(os.path.dirname(directory.path), _NAME), MOST, _LINE_BYTES)
+def _file(directory: Directory) -> SharedLineFile:
+    return SharedLineFile(os.path.join(os.path.dirname(directory.path), _NAME), MOST, _LINE_BYTES)

@@ -13,7 +13,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from messagehub.runtime.event_loop import LoopShare
 from messagehub.shm import core
@@ -60,6 +60,20 @@ log = logging.getLogger("messagehub")
 _ROOM_NS = 10_000_000
 Copy = Literal["auto", "never"]
 """`auto`: copies once this process keeps its share of the slots. `never`: always the slot's own memory."""
+
+
+class ReaderOptions(TypedDict, total=False):
+    """How a ring is read: the keyword arguments of a `RingReader`, which says what they mean."""
+
+    start: Start
+    lossless: bool
+    group: str | None
+    assignment: MemberShare | None
+    wait_for_writer: bool
+    verify: bool
+    copy: Copy
+    spin_us: int
+    consumer_id: str
 
 
 class RingReader:

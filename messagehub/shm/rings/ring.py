@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from messagehub.shm import core
 from messagehub.shm.channel_directory.directory import Directory
@@ -53,8 +53,7 @@ from messagehub.shm.locks import OWNER, exclusive, is_locked, try_lock
 from messagehub.shm.mapped_file import Segment, read_header, remove_file
 from messagehub.shm.payloads import Codec, codec_of
 from messagehub.shm.rings.groups import MemberShare, members_of, remove_group, undone_items
-from messagehub.shm.rings.read_results import Start
-from messagehub.shm.rings.reader import Copy, RingReader
+from messagehub.shm.rings.reader import ReaderOptions, RingReader
 from messagehub.shm.rings.reader_files import (
     ReaderFiles,
     announce,
@@ -108,17 +107,12 @@ def open_reader(
     path: str,
     *,
     expected_schema_hashes: Collection[str] = (),
-    start: Start = "latest",
-    lossless: bool = True,
-    group: str | None = None,
-    assignment: MemberShare | None = None,
-    wait_for_writer: bool = False,
-    verify: bool = False,
-    copy: Copy = "auto",
-    spin_us: int = 0,
-    consumer_id: str = "",
+    **options: Unpack[ReaderOptions],
 ) -> RingReader:
-    """Attach read-only. Where schema hashes are expected, the ring's is compared before any payload is used."""
+    """Attach read-only. Where schema hashes are expected, the ring's is compared before any payload is used.
+
+    `options` are those of a `RingReader`.
+    """
     core.check_usable()
     segment = Segment.attach(path)
     header = segment.header()
@@ -130,20 +124,9 @@ def open_reader(
         written = codec_of(header.payload_format, description, path).schema
         raise UnexpectedSchema(header.schema_hash, expected, written)
     try:
-        return RingReader(
-            segment,
-            codec_of(header.payload_format, description, path, checks_cells=verify or is_written_by_others(path)),
-            reader_directory(path, header),
-            start=start,
-            lossless=lossless,
-            group=group,
-            assignment=assignment,
-            wait_for_writer=wait_for_writer,
-            verify=verify,
-            copy=copy,
-            spin_us=spin_us,
-            consumer_id=consumer_id,
-        )
+        checks_cells = options.get("verify", False) or is_written_by_others(path)
+        codec = codec_of(header.payload_format, description, path, checks_cells=checks_cells)
+        return RingReader(segment, codec, reader_directory(path, header), **options)
     except BaseException:
         segment.descriptor.close()  # the exception would keep the descriptor, and its lock, alive
         raise

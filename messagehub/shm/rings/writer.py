@@ -2,7 +2,8 @@
 
 Write: claim the oldest slot that no reader needs or pins → payload → publish it as item n → wake who sleeps. `core`
 does that for every item, `ring.h` says how; dying between any two stores leaves a slot that is either whole or empty.
-What is here is rare: waiting for room, payloads of several items, loans, and what is told to people.
+What is here is rare: waiting for room, payloads of several items, loans. `writer_reports` tells people
+who is in the way.
 
 Rule 1: sequences are not tied to slots: the oldest slot that nobody holds is next, so a reader that keeps a
 view never stops an overwriting writer. If readers hold every slot, an overwriting writer skips the item: its number is
@@ -14,7 +15,6 @@ Rule 4: a payload of several items gets all its slots before the first of them i
 
 import contextlib
 import ctypes
-import logging
 import threading
 import time
 from collections import deque
@@ -29,7 +29,6 @@ from messagehub.shm.errors import (
     PayloadLargerThanRing,
     PayloadLargerThanSlot,
     PayloadRefused,
-    RingFull,
 )
 from messagehub.shm.identity import ProcessIdentity
 from messagehub.shm.layout import (
@@ -53,10 +52,11 @@ from messagehub.shm.layout import (
 from messagehub.shm.mapped_file import Segment
 from messagehub.shm.payloads import Codec
 from messagehub.shm.payloads.codec import Piece
-from messagehub.shm.rings.holders import most_of, slots_for, told
+from messagehub.shm.rings.holders import most_of, slots_for
 from messagehub.shm.rings.loans import Loan, check_whole_items
 from messagehub.shm.rings.reader_files import WRITER_FIFO, ReaderFiles
 from messagehub.shm.rings.wake_up import WakeUp
+from messagehub.shm.rings.writer_reports import WriterReports
 
 # How often a writer that waits for room looks whether the reader it waits for still lives.
 _PROBE_SECONDS: Final = 0.05
@@ -64,13 +64,10 @@ _PROBE_SECONDS: Final = 0.05
 # after that it does not wait again.
 _GRACE_SECONDS: Final = 0.01
 _NO_GRACE_SECONDS: Final = 1.0
-# A writer that waits for so long says for whom, and how often one that skips items says so.
+# A writer that waits for so long says for whom.
 _TELL_SECONDS: Final = 1.0
 # How soon a task that waits for room looks again; each time twice as long, up to _PROBE_SECONDS.
 _FIRST_PAUSE_SECONDS: Final = 0.001
-_TELL_AGAIN_SECONDS: Final = 10.0
-
-log = logging.getLogger("messagehub")
 
 
 class Written(NamedTuple):
@@ -106,7 +103,7 @@ class RingWriter:
         self._share = LoopShare()
         self._is_closing = False
         self._dropped: deque[int] = deque()
-        self._no_grace_until = self._tell_at = 0.0
+        self._no_grace_until = 0.0
         self._readers = ReaderFiles(readers_path, geometry.slot_count)
         self._wake_up = WakeUp(f"{readers_path}/{WRITER_FIFO}")
         self._wake_up.stop_listening()
@@ -123,6 +120,7 @@ class RingWriter:
             index=self._readers.index,
             wake_unopened=self._readers.wake_unopened,
         )
+        self._reports = WriterReports(self.header, self.path, self._readers, self._core)
         if codec.plain_type is not None and not self._has_checksum:
             self._core.accept(codec.plain_type, codec.schema, _with(self._mutex, self._readers.wake_unopened))
         self.put: Callable[[Any], int] = self._core.put
@@ -203,10 +201,10 @@ class RingWriter:
         while (written := self._write_at_once(pieces)) is None:
             waited = time.monotonic() - started
             if timeout_seconds is not None and waited >= timeout_seconds:
-                raise self._full(waited)
+                raise self._reports.full(waited)
             if waited >= _TELL_SECONDS and not has_told:
                 has_told = True
-                self._tell_of_wait(waited)
+                self._reports.tell_of_wait(waited)
             await asyncio.sleep(pause if timeout_seconds is None else min(pause, timeout_seconds - waited))
             pause = min(2 * pause, _PROBE_SECONDS)
             self._share.restart()
@@ -353,10 +351,10 @@ class RingWriter:
                 if may_skip and (now >= skips_at or (timeout_seconds is not None and waited >= timeout_seconds)):
                     return ()
                 if timeout_seconds is not None and waited >= timeout_seconds:
-                    raise self._full(waited)
+                    raise self._reports.full(waited)
                 if waited >= _TELL_SECONDS and not has_told:
                     has_told = True
-                    self._tell_of_wait(waited)
+                    self._reports.tell_of_wait(waited)
                 left = _PROBE_SECONDS if timeout_seconds is None else timeout_seconds - waited
                 self._wake_up.sleep(min(left, _PROBE_SECONDS, max(skips_at - now, 0.0) if may_skip else left))
         finally:
@@ -371,42 +369,13 @@ class RingWriter:
         self._core.find_floor()
         self._take_back()
 
-    def _tell_of_wait(self, waited: float) -> None:
-        log.warning(
-            "the producer of channel %r has waited %.0f s for room: %s",
-            self.header.channel,
-            waited,
-            self._held_back_by(),
-        )
-
-    def _full(self, waited: float) -> RingFull:
-        return RingFull(self.path, self._slot_count, waited, self._held_back_by(), overwrites=not self._honours_readers)
-
-    def _held_back_by(self) -> str:
-        lent = self._core.lent
-        if lent == self._slot_count or (lent and not self._honours_readers):
-            return f"loans of this producer that were not committed hold {lent} of them"
-        return told(self._readers.holders(self._core.head), self.header.channel)
-
     def _skip(self, count: int) -> Written:
         """Count items as skipped. Their sequence numbers are used up, so that readers see a gap."""
-        now = time.monotonic()
-        self._no_grace_until = now + _NO_GRACE_SECONDS
+        self._no_grace_until = time.monotonic() + _NO_GRACE_SECONDS
         first = self._core.head + 1
         self._words[SKIPPED] += count
         self._core.skip(count)
-        if now >= self._tell_at:
-            self._tell_at = now + _TELL_AGAIN_SECONDS
-            log.warning(
-                "channel %r: item %d was skipped, because readers hold %s %d slots (%s). The producer goes on; it has"
-                " skipped %d items so far. Let the readers keep fewer values, or give the producer more capacity",
-                self.header.channel,
-                first,
-                "all" if count == 1 else "too many of the",
-                self._slot_count,
-                told(self._readers.holders(self._core.head), self.header.channel),
-                self._words[SKIPPED],
-            )
+        self._reports.tell_of_skip(first, count, self._words[SKIPPED])
         return Written(first, self._core.head)
 
     def _publish(self, slot: int, size: int, shape: Shape = FLAT) -> int:

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from messagehub.shm.channel_directory.directory import Directory
-from messagehub.shm.line_file import LOCK_SECONDS, LineFile
+from messagehub.shm.shared_line_file import LOCK_SECONDS, SharedLineFile
 
 MOST: Final = 1024
 _NAME: Final = "pending-tables"
@@ -58,5 +58,5 @@ def _noted(line: str) -> tuple[str, str, int]:
         return "", "", 0
 
 
-def _file(directory: Directory) -> LineFile:
-    return LineFile(os.path.join(os.path.dirname(directory.path), _NAME), MOST, _LINE_BYTES)
+def _file(directory: Directory) -> SharedLineFile:
+    return SharedLineFile(os.path.join(os.path.dirname(directory.path), _NAME), MOST, _LINE_BYTES)

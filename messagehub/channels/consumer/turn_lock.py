@@ -13,7 +13,7 @@ from collections.abc import Callable
 LOOK_SECONDS = 0.5
 
 
-class Turns:
+class TurnLock:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.take_now = functools.partial(self._lock.acquire, blocking=False)

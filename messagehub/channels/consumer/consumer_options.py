@@ -8,7 +8,7 @@ from messagehub.shm.rings.reader import Copy
 OnLag = Literal["gap", "raise", "skip"]
 
 
-class Wanted(NamedTuple):
+class ConsumerOptions(NamedTuple):
     channel: str
     start: Start
     expected_schema_hash: str | None

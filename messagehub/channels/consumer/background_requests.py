@@ -1,4 +1,4 @@
-"""Questions to a broker that a reader does not wait for: asked on another thread, answered when the answer is there."""
+"""Requests to a broker that a reader does not wait for: made on another thread, answered when the answer is there."""
 
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -8,7 +8,7 @@ RunLater = Callable[[Callable[[], Any], Callable[[], Any]], Any]
 """Run the first on another thread, or call the second where that is not possible any more."""
 
 
-class Question(Generic[Answer]):
+class BackgroundRequest(Generic[Answer]):
     """One at a time: the reader asks, and takes the answer. It refers to nobody while it is not asked."""
 
     def __init__(self, otherwise: Answer) -> None:

@@ -21,7 +21,7 @@ _OWNED = exclusive(OWNER)
 
 
 @dataclass(frozen=True)
-class LineFile:
+class SharedLineFile:
     path: str
     most: int
     line_bytes: int
