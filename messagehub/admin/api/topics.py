@@ -80,6 +80,15 @@ class PublishedAnswer(msgspec.Struct):
     offset: int | None
 
 
+class Subscriptions(msgspec.Struct):
+    """As their processes told the broker in the last seconds; counts are of all topics that a subscription matches.
+    `total` counts also those beyond the limit."""
+
+    topic: str | None
+    total: int
+    subscriptions: list[replies.ReportedSubscription]
+
+
 class MessagePage(msgspec.Struct, kw_only=True):
     """Messages that follow each other. The next page begins at `next_offset`; `end_offset` is what will be published
     next, so that there is no more when both are the same."""
@@ -203,6 +212,23 @@ def _publication(topic: str) -> commands.Command:
 
 def _subscription(pattern: str) -> commands.Command:
     return commands.RegisterSubscriber(kind="group", name="tail", member_id="tail", lease="tail", patterns=[pattern])
+
+
+@operations.add("GET", "/api/v1/subscriptions", "observe", codes=(42202,))
+async def subscriptions(backend: BrokerClient, limit: Limit = 1000) -> Subscriptions:
+    """Who subscribes to any topic now, and how many messages each got and lost."""
+    return await _subscriptions(backend, None, limit)
+
+
+@operations.add("GET", "/api/v1/topics/{topic}/subscribers", "observe", codes=(42202, 42208))
+async def subscribers(backend: BrokerClient, topic: Name, limit: Limit = 1000) -> Subscriptions:
+    """Who gets what is published to a topic, plain or retained, by its name or a pattern, and how many got there."""
+    return await _subscriptions(backend, topic, limit)
+
+
+async def _subscriptions(backend: BrokerClient, topic: str | None, limit: int) -> Subscriptions:
+    found = await backend.ask(commands.ListSubscriptions(topic=topic, limit=limit), replies.SubscriptionList)
+    return Subscriptions(topic, found.total, found.subscriptions)
 
 
 @operations.add("GET", "/api/v1/topics/{topic}/positions", "observe", codes=(404, 42202, 42208))
