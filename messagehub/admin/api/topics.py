@@ -73,11 +73,12 @@ class MessageBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PublishedAnswer(msgspec.Struct):
-    """`offset` is that of a retained topic."""
+    """`offset` is that of a retained topic. `subscribers` is how many subscriptions the broker knew a moment after."""
 
     topic: str
     number: int
     offset: int | None
+    subscribers: int
 
 
 class Subscriptions(msgspec.Struct):
@@ -179,7 +180,9 @@ async def publish(
         is_retained = False
     number = await backend.hub.publish_async(topic, payload, headers=body.headers)
     backend.callers.note_change("TOPIC_PUBLISH", topic)
-    return PublishedAnswer(topic, number, number if is_retained else None)
+    known = await backend.hub.ask_async(commands.ListSubscriptions(topic=topic, limit=1))
+    assert isinstance(known, replies.SubscriptionList)
+    return PublishedAnswer(topic, number, number if is_retained else None, known.total)
 
 
 @operations.add("GET", "/api/v1/topic-stream", "consume", media="text/event-stream", codes=(42208,))
