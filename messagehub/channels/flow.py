@@ -94,7 +94,8 @@ class RingFlow(msgspec.Struct, kw_only=True):
 
 
 class ChannelFlow(msgspec.Struct, kw_only=True):
-    """The rings of one channel together. The lag is that of the reader or group that is furthest behind, `slowest`."""
+    """The rings of one channel together. The lag is that of the reader or group that is furthest behind, `slowest`;
+    `most_missed_by` is the reader that misses most items a second now."""
 
     channel: str
     items_per_second: float = 0.0
@@ -111,6 +112,7 @@ class ChannelFlow(msgspec.Struct, kw_only=True):
     missed_per_second: float = 0.0
     is_held_back: bool = False
     slowest: str | None = None
+    most_missed_by: str | None = None
     late_since: float | None = None
 
 
@@ -382,6 +384,7 @@ def _lag_seconds(probe: RingProbe, holder: Holder, now_ns: int) -> float:
 
 def _channel_flow(channel: str, rings: list[RingFlow]) -> ChannelFlow:
     flow = ChannelFlow(channel=channel, rings=len(rings))
+    most_missed = 0.0
     for ring in rings:
         flow.items_per_second += ring.items_per_second
         flow.bytes_per_second += ring.bytes_per_second
@@ -394,6 +397,8 @@ def _channel_flow(channel: str, rings: list[RingFlow]) -> ChannelFlow:
             _take_if_slower(flow, reader, reader.consumer_id)
             flow.missed_items += reader.missed_items
             flow.missed_per_second += reader.missed_per_second
+            if reader.missed_per_second > most_missed:
+                most_missed, flow.most_missed_by = reader.missed_per_second, reader.consumer_id
             if reader.late_since is not None:
                 flow.late_since = min(flow.late_since or reader.late_since, reader.late_since)
         for group in ring.groups:

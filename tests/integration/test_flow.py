@@ -166,6 +166,7 @@ def test_what_a_reader_missed_is_counted_and_is_no_reading(hub: MessageHub, samp
         assert after.late_since == pytest.approx(time.time(), abs=60)
         summary = sampler.sample(max_age_seconds=60).channels["flow.missed"]
         assert (summary.missed_items, summary.late_since) == (slow.missed, after.late_since)
+        assert summary.most_missed_by == "slow"
 
 
 def test_each_member_of_a_group_has_a_rate_of_its_own(served: Callable[..., Served]) -> None:

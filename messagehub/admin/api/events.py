@@ -60,7 +60,7 @@ def open_stream(content: Callable[[Caller, asyncio.Event], AsyncIterator[bytes]]
     return EventStream(content(who, end), stop=end.set, on_end=lambda: _open_streams.give_back(who.peer))
 
 
-@operations.add("GET", "/api/v1/events", "observe", media="text/event-stream")
+@operations.add("GET", "/api/v1/events", "observe", media="text/event-stream", codes=(42202,))
 async def events(
     backend: BrokerClient,
     prefix: str | NotGiven = None,
