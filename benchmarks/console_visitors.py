@@ -58,6 +58,7 @@ def record(browser: "Browser", url: str, token: str, views: Sequence[str]) -> li
 
         page.on("request", note)
         page.goto(f"{url}/console/#/{view}")
+        asked.clear()  # what the view before it asked for
         page.reload()
         opened.append((view, context, page, asked))
     opened[-1][2].wait_for_timeout(SETTLE_SECONDS * 1000)

@@ -35,7 +35,7 @@ VIEWS = {
     "compare": "schemas/demo.customer/compare",
     "playground": "schemas/demo.customer/check",
     "topics": "topics",
-    "topic": "topics/demo.orders",
+    "topic": "topics/orders.eu",
     "services": "services",
     "trace": "trace",
     "audit": "audit",

@@ -81,7 +81,7 @@ class PublishedAnswer(msgspec.Struct):
     subscribers: int
 
 
-class Subscriptions(msgspec.Struct):
+class SubscriptionsAnswer(msgspec.Struct):
     """As their processes told the broker in the last seconds; counts are of all topics that a subscription matches.
     `total` counts also those beyond the limit."""
 
@@ -218,20 +218,20 @@ def _subscription(pattern: str) -> commands.Command:
 
 
 @operations.add("GET", "/api/v1/subscriptions", "observe", codes=(42202,))
-async def subscriptions(backend: BrokerClient, limit: Limit = 1000) -> Subscriptions:
+async def subscriptions(backend: BrokerClient, limit: Limit = 1000) -> SubscriptionsAnswer:
     """Who subscribes to any topic now, and how many messages each got and lost."""
     return await _subscriptions(backend, None, limit)
 
 
 @operations.add("GET", "/api/v1/topics/{topic}/subscribers", "observe", codes=(42202, 42208))
-async def subscribers(backend: BrokerClient, topic: Name, limit: Limit = 1000) -> Subscriptions:
+async def subscribers(backend: BrokerClient, topic: Name, limit: Limit = 1000) -> SubscriptionsAnswer:
     """Who gets what is published to a topic, plain or retained, by its name or a pattern, and how many got there."""
     return await _subscriptions(backend, topic, limit)
 
 
-async def _subscriptions(backend: BrokerClient, topic: str | None, limit: int) -> Subscriptions:
+async def _subscriptions(backend: BrokerClient, topic: str | None, limit: int) -> SubscriptionsAnswer:
     found = await backend.ask(commands.ListSubscriptions(topic=topic, limit=limit), replies.SubscriptionList)
-    return Subscriptions(topic, found.total, found.subscriptions)
+    return SubscriptionsAnswer(topic, found.total, found.subscriptions)
 
 
 @operations.add("GET", "/api/v1/topics/{topic}/positions", "observe", codes=(404, 42202, 42208))
