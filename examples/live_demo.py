@@ -3,7 +3,8 @@
     python examples/live_demo.py [--http 127.0.0.1:8081] [--no-spark]
 
 Two producers, a quick and a slow consumer, a group of two, a service and a pool with their callers, a retained topic
-with subscribers, and a Spark query where Java is there. The hub has a directory and a domain of its own; nothing is left of it.
+with subscribers, and a Spark query where Java is there. The hub has a directory and a domain of its own; nothing is
+left of it.
 """
 
 import argparse

@@ -20,12 +20,12 @@ export async function show(main, { query, signal }) {
     columns: [
       { label: "At", value: (row) => row.at, show: (row) => date(row.at), width: "178px" },
       { label: "Event", value: (row) => row.event, show: (row) => badge(row.event, row.event === "refused" ? "warn" : undefined), width: "104px" },
-      { label: "Who", value: (row) => row.who ?? "", width: "16%" },
+      { label: "Who", value: (row) => row.who ?? "", width: "11%" },
       { label: "Request", value: (row) => row.request ?? "" },
       { label: "About", value: (row) => [row.name, row.member].filter(Boolean).join(": "), depends: (row) => row.member },
-      { label: "Code", value: (row) => row.code ?? "", isMinor: true, width: "120px" },
-      { label: "Log", value: (row) => row.log ?? "", isMinor: true, width: "70px" },
-      { label: "Trace", value: (row) => row.correlation_id ?? row.request_id ?? "", isMinor: true, width: "150px",
+      { label: "Code", value: (row) => row.code ?? "", isMinor: true, width: "104px" },
+      { label: "Log", value: (row) => row.log ?? "", isMinor: true, width: "58px" },
+      { label: "Trace", value: (row) => row.correlation_id ?? row.request_id ?? "", isMinor: true, width: "112px",
         show: (row) => { const id = row.correlation_id ?? row.request_id; return id ? link(href("trace", { id }), id) : "–"; } },
     ],
   });

@@ -13,15 +13,15 @@ export async function show(main, { signal }) {
   const workers = table({
     label: "Services and workers", key: (row) => `${row.address} ${row.worker_id}`, most: 460, empty: "Nothing is served.",
     columns: [
-      { label: "Address", value: (row) => row.address, width: "17%" },
-      { label: "Worker", value: (row) => row.worker_id, width: "18%" },
+      { label: "Address", value: (row) => row.address, width: "15%" },
+      { label: "Worker", value: (row) => row.worker_id, width: "17%" },
       { label: "Status", value: (row) => row.status, show: (row) => badge(row.status), width: "84px" },
       { label: "Process", value: (row) => (row.pid ? `${row.pid} on ${row.host ?? "–"}` : "–"), isMinor: true },
-      { label: "Mailbox", value: (row) => row.mailbox?.queued ?? null, depends: (row) => row.mailbox, width: "170px", show: (row) => mailbox(row.mailbox) },
+      { label: "Mailbox", value: (row) => row.mailbox?.queued ?? null, depends: (row) => row.mailbox, width: "150px", show: (row) => mailbox(row.mailbox) },
       { label: "Busy", value: (row) => row.mailbox?.busy ?? null, depends: (row) => row.concurrency, show: (row) => (row.mailbox ? `${row.mailbox.busy} of ${row.concurrency}` : `– of ${row.concurrency}`), align: "right", isMinor: true, width: "80px" },
       { label: "Handled", value: (row) => row.mailbox?.handled ?? null, show: (row) => count(row.mailbox?.handled), align: "right", isMinor: true, width: "84px" },
       { label: "Lost", value: (row) => lost(row.mailbox), show: (row) => count(lost(row.mailbox)), align: "right", isMinor: true, width: "64px" },
-      { label: "Choice", value: (row) => row.strategy.replaceAll("_", " "), isMinor: true, width: "112px" },
+      { label: "Choice", value: (row) => row.strategy.replaceAll("_", " "), isMinor: true, width: "104px" },
     ],
   });
   main.append(panel("Addresses and their workers", workers.element));
@@ -51,9 +51,9 @@ function deadLetters(main, signal) {
     onpick: (row) => dialog(`To ${row.address}`, { submit: "Close", act: async () => {}, fields: [h("p", {}, `${row.code}: ${row.reason}`), h("p", { class: "quiet" }, `${date(row.at)}, from ${row.sender || "–"}, tried ${row.attempts} times`),
       h("pre", { class: "secret" }, payload(row.payload_base64, row.payload_kind))] }),
     columns: [
-      { label: "Number", value: (row) => row.number, align: "right", isMinor: true, width: "84px" },
+      { label: "Number", value: (row) => row.number, align: "right", isMinor: true, width: "98px" },
       { label: "At", value: (row) => row.at, show: (row) => time(row.at), width: "90px" },
-      { label: "To", value: (row) => row.address, width: "24%" },
+      { label: "To", value: (row) => row.address, width: "16%" },
       { label: "Why", value: (row) => row.code, show: (row) => badge(row.code, "warn"), width: "190px" },
       { label: "Reason", value: (row) => row.reason, isMinor: true },
       { label: "Payload", value: (row) => (row.payload_base64 === null ? "not kept" : payload(row.payload_base64, row.payload_kind).slice(0, 200)) },

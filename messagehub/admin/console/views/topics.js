@@ -52,7 +52,7 @@ export async function show(main, place) {
   });
 }
 
-const KINDS = { all: "everything", retained: "the stored messages", group: "its share in group ", durable: "under the durable name " };
+const KINDS = { all: "everything", retained: "what is stored", group: "share of ", durable: "durable " };
 export const keyedSubscribers = (found) => found.map((one, at) => ({ ...one, key: `${one.host} ${one.pid} ${one.began_at} ${one.patterns} ${at}` }));
 
 /** Who subscribes, and how much each got; rows are those of /api/v1/subscriptions, with a key. */
@@ -60,15 +60,15 @@ export function subscriberTable(label, empty) {
   return table({
     label, empty, key: (row) => row.key, most: 300, sort: 3, isDescending: true,
     columns: [
-      { label: "Program", value: (row) => row.program ?? "", show: (row) => row.program ?? "unknown", width: "15%" },
+      { label: "Program", value: (row) => row.program ?? "", show: (row) => row.program ?? "unknown", width: "16%" },
       { label: "Process", value: (row) => `${row.pid ?? "–"} on ${row.host ?? "–"}`, isMinor: true },
-      { label: "Subscribes to", value: (row) => row.patterns.join(", "), width: "17%" },
-      { label: "Received", value: (row) => row.received, show: (row) => count(row.received), align: "right", width: "90px" },
+      { label: "Subscribes to", value: (row) => row.patterns.join(", "), width: "16%" },
+      { label: "Received", value: (row) => row.received, show: (row) => count(row.received), align: "right", width: "104px" },
       { label: "Lost", value: (row) => row.lost, show: (row) => (row.lost ? h("span", { class: "bad-text" }, count(row.lost)) : "0"), align: "right", width: "66px" },
       { label: "Waiting", value: (row) => row.buffered, show: (row) => count(row.buffered), align: "right", isMinor: true, width: "80px" },
-      { label: "Last received", value: (row) => row.received_at, show: (row) => (row.received_at ? time(row.received_at) : "never"), align: "right", width: "112px" },
+      { label: "Last received", value: (row) => row.received_at, show: (row) => (row.received_at ? time(row.received_at) : "never"), align: "right", isMinor: true, width: "112px" },
       { label: "Gets", value: (row) => `${KINDS[row.kind]}${row.name ?? ""}`, isMinor: true },
-      { label: "Since", value: (row) => row.began_at, show: (row) => date(row.began_at), isMinor: true, width: "178px" },
+      { label: "Since", value: (row) => row.began_at, show: (row) => h("span", { title: date(row.began_at) }, time(row.began_at)), isMinor: true, width: "88px" },
     ],
   });
 }
