@@ -305,7 +305,7 @@ def test_a_token_is_added_shown_once_and_revoked(owner: Looker, web: ConsoleHub)
     page.get_by_label("For names").fill("x.>")
     page.get_by_role("button", name="Add this right").click()
     expect(page.get_by_label("Rights")).to_have_value("observe produce:x.>")
-    page.get_by_role("dialog").get_by_role("button", name="Add").click()
+    page.get_by_role("dialog").get_by_role("button", name="Add", exact=True).click()
     secret = page.locator(".secret")
     me = web.ask("GET", "/api/v1/me", headers={"authorization": f"Bearer {secret.inner_text()}"}).json()
     assert me["name"] == "token:made-in-the-console"

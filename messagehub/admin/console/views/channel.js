@@ -63,7 +63,7 @@ async function showMembers(body, channel, signal) {
       { label: "Consumer", value: (row) => row.consumer_id, width: "18%" },
       { label: "Status", value: (row) => row.status, depends: (row) => [isLate(readerOf(row)), readerOf(row)?.missed_per_second > 0], width: "84px",
         show: (row) => (row.status !== "active" ? badge(row.status) : readerOf(row)?.missed_per_second > 0 ? badge("losing", "bad") : isLate(readerOf(row)) ? badge("lagging") : badge(row.status)) },
-      { label: "Group", value: (row) => row.group ?? "", isMinor: true },
+      { label: "Group", value: (row) => row.group ?? "", isMinor: true, width: "78px" },
       { label: "Process", value: (row) => `${row.pid ?? "–"} on ${row.host ?? "–"}`, isMinor: true },
       { label: "Items/s", value: (row) => readerOf(row)?.items_per_second ?? null, show: (row) => rate(readerOf(row)?.items_per_second, ""), align: "right", isMinor: true, width: "66px" },
       { label: "Lag, items", value: (row) => readerOf(row)?.lag_items ?? null, show: (row) => toned(readerOf(row), count(readerOf(row)?.lag_items)), align: "right", isMinor: true, width: "86px" },
