@@ -13,8 +13,9 @@ export function table({ label, columns, key, sort = 0, isDescending = false, emp
   let drawn = new Map();
   let order = { at: sort, isDescending };
   const body = h("tbody", {});
-  const above = h("tr", { class: "spacer", "aria-hidden": "true" }, h("td", { colspan: columns.length }));
-  const below = h("tr", { class: "spacer", "aria-hidden": "true" }, h("td", { colspan: columns.length }));
+  // One cell each: a span over columns that are hidden on a phone would make them again, and take their room.
+  const above = h("tr", { class: "spacer", "aria-hidden": "true" }, h("td", {}));
+  const below = h("tr", { class: "spacer", "aria-hidden": "true" }, h("td", {}));
   const heads = columns.map((column, at) => head(column, at));
   const content = h("table", { "aria-label": label }, h("colgroup", {}, columns.map((column) => {
     const one = h("col", { class: column.isMinor ? "minor" : undefined });
