@@ -34,7 +34,7 @@ VIEWS = {
     "services": "section",
     "trace": "tbody tr:not(.spacer)",
     "audit": "tbody tr:not(.spacer)",
-    "access": "tbody tr:not(.spacer)",
+    "access": "dl.facts",
 }
 """Each with something that is there when it is drawn."""
 
