@@ -5,6 +5,7 @@ GROUPS = {
     "rings": ("shared_memory", "python_twin", "tables"),
     "Spark": ("spark_handover", "spark_reading"),
     "registry": ("registry", "durable_writes", "start_up"),
+    "console": ("web_console",),
     "messaging": ("publish_subscribe", "request_reply", "retained_topics", "streams"),
 }
 

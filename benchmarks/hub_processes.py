@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,11 +61,20 @@ class HubRow:
 
 @contextmanager
 def hub_row(
-    directory: Path, row: str, *, tree: Path = ROOT, environment: Mapping[str, str] | None = None
+    directory: Path,
+    row: str,
+    *,
+    tree: Path = ROOT,
+    environment: Mapping[str, str] | None = None,
+    at: Path | None = None,
+    core: int | None = None,
 ) -> Iterator[HubRow]:
-    """Measure `messagehub` of that tree, in the placement of this comparison."""
-    core = other_core()
-    with fresh_place(directory) as place:
+    """Measure `messagehub` of that tree, in the placement of this comparison.
+
+    `at` is a place that is there already, with a hub; `core` is for the row's other side, if not that of the servers.
+    """
+    core = other_core() if core is None else core
+    with fresh_place(directory) if at is None else nullcontext(at) as place:
         command = [sys.executable, "-P", hub_rows.__file__, row, str(place), "-" if core is None else str(core)]
         process = spawn(
             command,

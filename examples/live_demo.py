@@ -2,8 +2,9 @@
 
     python examples/live_demo.py [--http 127.0.0.1:8081] [--no-spark]
 
-Two producers, a quick and a slow consumer, a group of two, a service and a pool with their callers, a retained topic,
-and a Spark query where Java is there. The hub has a directory and a domain of its own; nothing is left of it.
+Two producers, a quick and a slow consumer, a group of two, a service and a pool with their callers, a retained topic
+with subscribers, and a Spark query where Java is there. The hub has a directory and a domain of its own; nothing is
+left of it.
 """
 
 import argparse
@@ -93,6 +94,18 @@ def messages(hub: MessageHub) -> None:
                     pass  # as expected: the console shows it
 
 
+def subscribers(hub: MessageHub) -> None:
+    """Bill every order, under a durable name; hear all alarms; and copy everything too slowly, which loses some."""
+    hub.topic("orders.eu").keep(10_000)
+    with (
+        hub.subscribe("orders.eu", lambda _: None, durable="billing"),
+        hub.subscribe("alarms.>", lambda _: None),
+        hub.subscribe(">", lambda _: time.sleep(1.0), buffer=4),
+    ):
+        while not is_over(1.0):
+            pass
+
+
 def spark(hub: MessageHub) -> None:
     """Average the sensors. On a busy machine Spark may give up on its Python workers; it is then asked again."""
     with tempfile.TemporaryDirectory(prefix="messagehub-demo-") as scratch, spark_session(scratch) as session:
@@ -112,6 +125,7 @@ ROLES: dict[str, Callable[[MessageHub], None]] = {
     "alarm-1": lambda hub: read(hub, PRESSURE, PRESSURE_SCHEMA, 0.0, consumer_id="alarm-1", group="alarms"),
     "alarm-2": lambda hub: read(hub, PRESSURE, PRESSURE_SCHEMA, 0.0, consumer_id="alarm-2", group="alarms"),
     "messages": messages,
+    "subscribers": subscribers,
     "spark": spark,
 }
 PRODUCERS = ("sensors", "pressure")

@@ -261,6 +261,8 @@ class MessageHub(ClosedWhenForgotten):
     topics_async = awaitable(topics)
     plain_topics = delegate("_parts.topic_calls", TopicCalls.plain_topics)
     plain_topics_async = awaitable(plain_topics)
+    subscribers = delegate("_parts.topic_calls", TopicCalls.subscribers)
+    subscribers_async = awaitable(subscribers)
 
     def topic(
         self, name: str, *, keep: Bounds | None = None, replace: bool = False, timeout: float | None = None

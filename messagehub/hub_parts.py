@@ -96,6 +96,7 @@ class HubParts:
             unregistered_tables,
             group_changes,
             self.services.requests.directory,
+            self.topics.reports,
         )
 
     def close(self) -> None:

@@ -168,6 +168,8 @@ RULES: dict[type[commands.Command], Rule] = {
     commands.DeletePosition: Rule("admin"),
     commands.RegisterSubscriber: Rule("consume", "patterns"),
     commands.UnregisterSubscriber: Rule(None),  # whoever knows the member and its lease
+    commands.ReportSubscriptions: Rule(None),
+    commands.ListSubscriptions: Rule("observe", "topic"),
     commands.RegisterWorker: Rule("produce", "address"),
     commands.UnregisterWorker: Rule(None),  # whoever knows the worker and its lease
     commands.ResolveService: Rule("consume", "address"),
@@ -272,12 +274,25 @@ def leave_out(rights: Rights, command: commands.Command, reply: replies.Reply) -
 
 
 def about(command: commands.Command) -> str | None:
-    """Return the name that a command is about, for the audit log."""
-    for field in ("channel", "subject", "topic", "address"):
-        name: str | None = getattr(command, field, None)
+    """Return the name that a command is about, for the audit log and for traces."""
+    for field in _ABOUT[type(command)]:
+        name: str | None = getattr(command, field)
         if name:
             return name
     return None
+
+
+def member(command: commands.Command) -> str | None:
+    """Return the member that a command is about, for the audit log: who registers, leaves or is evicted."""
+    ids = (getattr(command, kind, None) for kind in ("producer_id", "consumer_id", "worker_id", "member_id"))
+    return next(filter(None, ids), None)
+
+
+_ABOUT = {
+    kind: tuple(field for field in ("channel", "subject", "topic", "address") if field in kind.__struct_fields__)
+    for kind in RULES
+}
+"""The fields that say what a command is about: it is asked for every request."""
 
 
 def may_see(rights: Rights, topic: str) -> bool:

@@ -26,6 +26,7 @@ from registry.records import (
     SchemaType,
     SchemaVersion,
     Strategy,
+    SubscriptionState,
     Text,
 )
 
@@ -646,6 +647,28 @@ class UnregisterSubscriber(Command, tag="SUBSCRIBER_UNREGISTER"):
     lease: fields.LeaseName[Label]
 
 
+class ReportSubscriptions(Command, tag="SUBSCRIPTION_REPORT"):
+    """Tell which subscriptions a process has, and how many messages each got: nothing else counts who gets messages.
+
+    It replaces what the process said before. Said every few seconds; one that is silent is forgotten.
+    """
+
+    lease: Annotated[Label, Meta(description="tells the processes apart that report")]
+    program: Annotated[Text | None, Meta(description="what the process runs, for people")] = None
+    host: fields.Host[Text | None] = None
+    pid: fields.Pid[Count | None] = None
+    subscriptions: Annotated[
+        list[SubscriptionState], Meta(max_length=500, description="all of them; none: it has ended the last one")
+    ] = field(default_factory=list)
+
+
+class ListSubscriptions(Command, tag="SUBSCRIPTION_LIST_REQUEST"):
+    """Who subscribes to a topic now, directly or by a pattern; or to which topics anybody subscribes."""
+
+    topic: Annotated[Text | None, Meta(description="only those that get what is published to it")] = None
+    limit: fields.PageLimit[Limit] = 1000
+
+
 class RequestSnapshot(Command, tag="SNAPSHOT_REQUEST"):
     """Whole channel records, in pages by name, or of one channel.
 
@@ -804,6 +827,8 @@ AnyCommand = (
     | DeletePosition
     | RegisterSubscriber
     | UnregisterSubscriber
+    | ReportSubscriptions
+    | ListSubscriptions
     | RequestSnapshot
     | RegisterWorker
     | UnregisterWorker

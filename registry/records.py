@@ -279,6 +279,29 @@ class Subscriber(Struct, kw_only=True, frozen=True):
     registered_at: float = 0.0
 
 
+class SubscriptionState(Struct, kw_only=True, frozen=True, gc=False):
+    """A subscription as its process counts it, since it began and over all topics that it matches."""
+
+    patterns: Annotated[
+        list[Text], Meta(min_length=1, max_length=100, description="the topics, or patterns, that it subscribes to")
+    ]
+    kind: Annotated[
+        Literal["all", "group", "retained", "durable"],
+        Meta(
+            description="it gets `all` that is published, shares it with a `group`, reads `retained` topics at its own "
+            "pace, or under a `durable` name"
+        ),
+    ] = "all"
+    name: Annotated[Text | None, Meta(description="of the group, or the durable name")] = None
+    received: Annotated[Count, Meta(description="messages that its program has taken")] = 0
+    buffered: Annotated[Count, Meta(description="messages that have come and wait to be taken")] = 0
+    lost: Annotated[Count, Meta(description="messages that did not reach its program")] = 0
+    began_at: Annotated[float, Meta(description="seconds since the epoch, when it began")] = 0.0
+    received_at: Annotated[
+        float | None, Meta(description="seconds since the epoch, when it was last seen to have taken some; null: never")
+    ] = None
+
+
 @decodable
 class Reference(Struct, kw_only=True, frozen=True):
     """Another schema that this one refers to by `name`. Version -1 is the newest at registration."""

@@ -28,6 +28,7 @@ from registry.records import (
     SchemaVersion,
     Service,
     Strategy,
+    SubscriptionState,
     Table,
     TopicPosition,
     Verification,
@@ -564,6 +565,24 @@ class SubscriberUnregistered(Reply, tag="SUBSCRIBER_UNREGISTER_ACK"):
     member_id: fields.MemberId[str]
 
 
+class SubscriptionsNoted(Reply, tag="SUBSCRIPTION_REPORT_ACK"):
+    subscriptions: Annotated[int, Meta(description="how many of the process are known now")]
+
+
+class ReportedSubscription(SubscriptionState, kw_only=True, frozen=True):
+    """A subscription, whose process told of it a moment ago."""
+
+    program: Annotated[str | None, Meta(description="what its process runs")] = None
+    host: fields.Host[str | None] = None
+    pid: fields.Pid[int | None] = None
+    reported_at: Annotated[float, Meta(description="seconds since the epoch, when its process last told of it")]
+
+
+class SubscriptionList(Reply, tag="SUBSCRIPTION_LIST_RESPONSE"):
+    subscriptions: Annotated[list[ReportedSubscription], Meta(description="the oldest first")]
+    total: Annotated[int, Meta(description="how many there are, also beyond the limit")]
+
+
 class SnapshotPage(Reply, tag="SNAPSHOT_RESPONSE"):
     channels: Annotated[list[Channel], Meta(description="by name")]
     next: fields.Next[str | None]
@@ -733,6 +752,8 @@ AnyReply = (
     | PositionDeleted
     | SubscriberRegistered
     | SubscriberUnregistered
+    | SubscriptionsNoted
+    | SubscriptionList
     | SnapshotPage
     | WorkerRegistered
     | WorkerUnregistered

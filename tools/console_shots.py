@@ -35,6 +35,7 @@ VIEWS = {
     "compare": "schemas/demo.customer/compare",
     "playground": "schemas/demo.customer/check",
     "topics": "topics",
+    "topic": "topics/orders.eu",
     "services": "services",
     "trace": "trace",
     "audit": "audit",
@@ -48,7 +49,7 @@ def take(browser: "Browser", url: str, token: str) -> None:
     for theme, size, names in (
         ("light", WIDE, list(VIEWS)),
         ("dark", WIDE, ["overview", "channel"]),
-        ("light", PHONE, ["channel"]),
+        ("light", PHONE, ["channel", "topic"]),
     ):
         context = browser.new_context(viewport=size, color_scheme=theme)  # type: ignore[arg-type]
         page = context.new_page()

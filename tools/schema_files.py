@@ -209,6 +209,18 @@ _SCENARIO: tuple[dict[str, Any] | float, ...] = (
     {"type": "TABLE_LIST_REQUEST", "id": "36", "prefix": "pr"},
     {"type": "TABLE_DROP", "id": "37", "channel": "prices", "host": "host"},
     {"type": "HELLO", "id": "14", "versions": ["1.0"], "client": "example/1.0", "features": []},
+    {
+        "type": "SUBSCRIPTION_REPORT",
+        "id": "93",
+        "lease": "host:0f3a:4242:1",
+        "program": "billing.py",
+        "host": "host",
+        "pid": 4242,
+        "subscriptions": [
+            {"patterns": ["orders.>"], "received": 7, "buffered": 1, "lost": 0, "began_at": 20.0, "received_at": 25.0}
+        ],
+    },
+    {"type": "SUBSCRIPTION_LIST_REQUEST", "id": "94", "topic": "orders.eu"},
     {"type": "PING", "id": "15"},
     {"type": "STATS_REQUEST", "id": "16"},
     {"type": "TRACE_REQUEST", "id": "17", "correlation_id": "15", "limit": 10},
@@ -268,6 +280,24 @@ _BY_THE_BROKER: tuple[replies.Reply | protocol.Beacon, ...] = (
         id="17",
         exchanges=[{"side": "broker", "at": 1.0, "correlation_id": "15", "request": "PING", "answer": "PONG"}],
     ),
+    replies.SubscriptionsNoted(id="93", subscriptions=1),
+    replies.SubscriptionList(
+        id="94",
+        subscriptions=[
+            replies.ReportedSubscription(
+                patterns=["orders.>"],
+                received=7,
+                buffered=1,
+                began_at=20.0,
+                received_at=25.0,
+                program="billing.py",
+                host="host",
+                pid=4242,
+                reported_at=26.0,
+            )
+        ],
+        total=1,
+    ),
     replies.TopicPage(
         id="30",
         topic="orders.eu",
@@ -288,6 +318,8 @@ ANSWERED_BY_THE_BROKER = (
     commands.Ping,
     commands.Stats,
     commands.Trace,
+    commands.ReportSubscriptions,
+    commands.ListSubscriptions,
     commands.ReadTopic,
     commands.DescribeTopic,
 )

@@ -12,9 +12,10 @@ import hmac
 import logging
 import re
 import time
+from collections import deque
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from starlette.types import Scope
 
@@ -49,6 +50,8 @@ OWNER, ANONYMOUS = "owner", "anonymous"
 NOTED_SECONDS = 1.0
 """A refusal that is repeated is noted once in this time."""
 MAX_NOTED = 200
+MOST_CHANGES = 2_000
+"""So many changes over HTTP are remembered, for traces."""
 _CHALLENGE = {"www-authenticate": 'Basic realm="messagehub"'}
 
 
@@ -108,6 +111,7 @@ class HttpAuthentication:
         self._buckets = TokenBuckets(requests_per_second)
         self._audit = audit
         self._refusals = TokenBuckets(REFUSALS_PER_SECOND)
+        self._changes: deque[dict[str, Any]] = deque(maxlen=MOST_CHANGES)
         self._noted_at: dict[tuple[str, str], float] = {}
 
     def enter(self, scope: Scope, role: Role | None, *, is_probe: bool = False) -> Caller:
@@ -129,6 +133,11 @@ class HttpAuthentication:
         self._note("refused", who, code=error.code, request=what, name=error.details.get("name"))
         return error
 
+    @property
+    def has_owner_token(self) -> bool:
+        """Whether the token of whoever runs the hub is taken; without it everybody may do everything."""
+        return self._own is not None
+
     def check(self, command: commands.Command) -> None:
         """Check a command before it is asked. A request by content can be checked by its answer only."""
         who = caller.get()
@@ -144,7 +153,14 @@ class HttpAuthentication:
                 self._check(who, command, [place.subject for place in reply.places])
         elif command.writes:
             request = str(command.__struct_config__.tag)
-            self._note("changed", who, request=request, name=access.about(command), correlation_id=command.id)
+            self._note(
+                "changed",
+                who,
+                request=request,
+                name=access.about(command),
+                member=access.member(command),
+                correlation_id=command.id,
+            )
 
     def check_events(self, prefix: str) -> None:
         """Check a stream of events: `channel/NAME/` is about one name, anything shorter about all that begin so."""
@@ -242,11 +258,21 @@ class HttpAuthentication:
         self._note("refused", who, code="UNAUTHORIZED", request=_asked(scope) if scope else None, reason=reason)
         return HttpError(401, 40101, why, _CHALLENGE)
 
-    def _note(self, event: str, who: Caller, **what: object) -> None:
+    def _note(self, event: str, who: Caller, **what: Any) -> None:
         if event == "refused" and not self._refusals.take(who.peer, time.monotonic()):
             counters["http_audit_skipped"] += 1
-        elif self._audit is not None:
+            return
+        if event == "changed":
+            self._changes.append(_exchange(who, what))
+        if self._audit is not None:
             self._audit.write(event, who.name, request_id=who.request_id, address=who.address, **what)
+
+    def changes(self, request_id: str | None) -> list[dict[str, Any]]:
+        """Return the newest changes that were made over HTTP, oldest first: all, or those of one request.
+
+        `led_to` is the correlation id under which the broker knows it. Either id finds it.
+        """
+        return [one for one in self._changes if request_id in (None, one["correlation_id"], one["led_to"])]
 
     def _look(self) -> None:
         version = self._file.version()
@@ -256,6 +282,20 @@ class HttpAuthentication:
             except (ConfigurationError, OSError):
                 return  # the broker's log says so; what was listed stays in force
             self._version, self._rights = version, _rights(self._list)
+
+
+def _exchange(who: Caller, what: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "side": "http",
+        "at": time.time(),
+        "correlation_id": who.request_id,
+        "led_to": what.get("correlation_id"),
+        "request": what["request"],
+        "name": what.get("name"),
+        "answer": "ok",
+        "seconds": 0.0,
+        "peer": who.name,
+    }
 
 
 @lru_cache(maxsize=64)

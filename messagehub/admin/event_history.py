@@ -1,7 +1,7 @@
 """The newest events of the registry, for all event streams of this process.
 
 Rule 1: it follows the events of all kinds while a stream is open, and for `KEPT_SECONDS` after the last one, so that a
-stream that was cut can go on.
+stream that was cut can go on, and whoever looks again sees what happened in between.
 Rule 2: the id of an event is BROKER.REVISION.SERVICES: the broker, and the newest revision of the registry and of its
 services, which are counted apart, up to and including the event. Whoever knows an id can be told what came after it,
 if everything since then is here; `complete_since` says for each kind from when on.
@@ -25,7 +25,7 @@ Kind = Literal["channel", "schema", "topic", "service"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 MAX_EVENTS = 10_000
 MAX_BYTES = 16 << 20
-KEPT_SECONDS = 120.0
+KEPT_SECONDS = 3600.0
 _BEACON = Beacon.__struct_config__.tag
 
 
@@ -129,6 +129,14 @@ class EventHistory:
             return None
         newer = (record.number for record in self._records if record.revision > reached[record.kind])
         return next(newer, self._number + 1) - 1
+
+    def number_before(self, count: int, is_wanted: Callable[[RecordedEvent], bool]) -> int:
+        """Return the number after which the newest `count` of those that are wanted come."""
+        for record in reversed(self._records):
+            count -= is_wanted(record)
+            if count <= 0:
+                return record.number - 1
+        return self._records[0].number - 1 if self._records else self._number
 
     def records_after(self, number: int) -> list[RecordedEvent] | None:
         """Return what came after a record; None if some of it is not here any more."""

@@ -29,6 +29,7 @@ from messagehub.broker.stats import BrokerStats
 from messagehub.broker.status import BrokerInfo
 from messagehub.broker.topics.proxy import TopicProxy
 from messagehub.broker.topics.retained import RetainedTopics
+from messagehub.broker.topics.subscriptions import ReportedSubscriptions
 from messagehub.broker.tracing import TraceRing
 from messagehub.broker.transports.local_socket import LocalSocket
 from messagehub.broker.transports.router import Router
@@ -174,6 +175,7 @@ class Parts:
             stats=self.stats,
             trace=self.trace,
         )
+        subscriptions = ReportedSubscriptions()
         self.answers = Answers(
             broker_id,
             {
@@ -181,6 +183,8 @@ class Parts:
                 commands.Ping: status.ping,
                 commands.Stats: status.stats,
                 commands.Trace: status.trace,
+                commands.ReportSubscriptions: subscriptions.report,
+                commands.ListSubscriptions: subscriptions.list,
             },
             schema_checker=self.schema_checker,
             retained=self.retained,

@@ -107,7 +107,7 @@ class RequestQueue:
             said = answer if isinstance(answer, str) else "answered"
             who, request_id = one_line(self._sender(path)), one_line(command.id or "none")
             log.debug("%s of %s, id %s: %s in %.3f ms", name, who, request_id, said, elapsed * 1000)
-        self._trace.append((received_at, command.id, name, answer, elapsed, path[0]))
+        self._trace.append((received_at, command.id, name, answer, elapsed, path[0], access.about(command)))
 
     def _send(self, path: list[bytes], payload: bytes) -> None:
         is_sent = path.connection.reply(payload) if type(path) is LocalPath else self._send_by_router(path, payload)
@@ -130,7 +130,7 @@ class RequestQueue:
         self._metrics.refuse(error.code)
         self._log_refusal(path, request, error.code, error.message, request_id)
         self._send(path, protocol.encode_reply(protocol.error_reply(error), request_id))
-        self._trace.append((received_at, request_id, request, error.code, elapsed, path[0]))
+        self._trace.append((received_at, request_id, request, error.code, elapsed, path[0], None))
 
     def _log_refusal(self, path: list[bytes], request: str, code: str, said: str, request_id: str | None) -> None:
         who = self._sender(path)

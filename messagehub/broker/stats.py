@@ -37,6 +37,7 @@ class BrokerStats:
         gauges: dict[str, int] = {
             "retained_topics": registry.topics.count,
             "services": registry.services.address_count,
+            "subjects": registry.schemas.subject_count,
             "tables": sum(channel.table is not None for channel in channels),
             "workers": registry.services.worker_count,
             "dead_letters": len(registry.services.letters),

@@ -24,6 +24,7 @@ from messagehub.shm.rings.ring_probe import RingProbe, RingSeen
 from registry.channels.leases import default_owner
 
 SAMPLE_SECONDS = 1.0
+LATE_SECONDS = 2.0
 STALE_SECONDS = 10.0
 MAX_CHANNELS = 2000
 FOCUS_SECONDS = 30.0
@@ -32,7 +33,11 @@ _RECENT_NS = 50_000_000
 
 
 class ReaderFlow(msgspec.Struct, kw_only=True, gc=False):
-    """A reader of a ring. `lag_seconds`: how long the oldest item that it has not read has been there."""
+    """A reader of a ring. `lag_seconds`: how long the oldest item that it has not read has been there.
+
+    `items_per_second` counts what it read itself: not what it missed, nor what other members of its group read.
+    `late_since`: since when it has been seen to be behind for `LATE_SECONDS` or more, or to miss items, at every look.
+    """
 
     consumer_id: str | None
     pid: int | None
@@ -43,6 +48,9 @@ class ReaderFlow(msgspec.Struct, kw_only=True, gc=False):
     lag_bytes: int
     lag_seconds: float
     held_slots: int
+    missed_items: int
+    missed_per_second: float
+    late_since: float | None
 
 
 class GroupFlow(msgspec.Struct, kw_only=True, gc=False):
@@ -86,7 +94,8 @@ class RingFlow(msgspec.Struct, kw_only=True):
 
 
 class ChannelFlow(msgspec.Struct, kw_only=True):
-    """The rings of one channel together. The lag is that of the reader or group that is furthest behind, `slowest`."""
+    """The rings of one channel together. The lag is that of the reader or group that is furthest behind, `slowest`;
+    `most_missed_by` is the reader that misses most items a second now."""
 
     channel: str
     items_per_second: float = 0.0
@@ -99,8 +108,12 @@ class ChannelFlow(msgspec.Struct, kw_only=True):
     lag_bytes: int = 0
     lag_seconds: float = 0.0
     skipped_items: int = 0
+    missed_items: int = 0
+    missed_per_second: float = 0.0
     is_held_back: bool = False
     slowest: str | None = None
+    most_missed_by: str | None = None
+    late_since: float | None = None
 
 
 class FlowTotals(msgspec.Struct, kw_only=True):
@@ -138,6 +151,7 @@ class FlowSampler:
         self._focus: dict[str, float] = {}
         self._before: dict[str, int] = {}  # how far each ring and each reader was at `_before_at`
         self._before_at: float | None = None
+        self._late: dict[str, float] = {}  # since when each reader that is behind has been seen so
         self._last: FlowSample | None = None
         self._last_at = 0.0
 
@@ -158,7 +172,7 @@ class FlowSampler:
             for watched in self._channels.values():
                 watched.close()
             self._channels, self._names, self._listed_ns = {}, [], -1
-            self._focus, self._before, self._before_at, self._last = {}, {}, None, None
+            self._focus, self._before, self._late, self._before_at, self._last = {}, {}, {}, None, None
 
     def _take(self, now: float) -> FlowSample:
         elapsed = 0.0 if self._before_at is None else now - self._before_at
@@ -167,7 +181,7 @@ class FlowSampler:
         names, hidden = self._chosen(now)
         for name in self._channels.keys() - set(names):
             self._channels.pop(name).close()
-        progress = _Progress(self._before if elapsed else {}, elapsed)
+        progress = _Progress(self._before if elapsed else {}, elapsed, self._late)
         rings: dict[str, list[RingFlow]] = {}
         for name in names:
             watched = self._channels.get(name)
@@ -181,6 +195,7 @@ class FlowSampler:
         channels = {name: _channel_flow(name, found) for name, found in rings.items()}
         if self._before_at is None or elapsed >= SAMPLE_SECONDS / 2:
             self._before, self._before_at = progress.reached, now
+        self._late = progress.late
         self._last_at = now
         self._last = FlowSample(
             at=time.time(),
@@ -273,8 +288,10 @@ class _WatchedChannel:
 class _Progress:
     """How far rings and readers are, and were at the sample before."""
 
-    def __init__(self, before: dict[str, int], elapsed: float) -> None:
+    def __init__(self, before: dict[str, int], elapsed: float, late: dict[str, float]) -> None:
         self.reached: dict[str, int] = {}
+        self.late: dict[str, float] = {}
+        self._late = late
         self._before = before
         self._elapsed = elapsed
 
@@ -285,6 +302,13 @@ class _Progress:
             return 0.0
         return round(max(reached - before, 0) / self._elapsed, 3)
 
+    def late_since(self, key: str, *, is_late: bool) -> float | None:
+        """Return since when a reader has been late without a break, as far as anybody looked."""
+        if not is_late:
+            return None
+        self.late[key] = self._late.get(key, time.time())
+        return self.late[key]
+
 
 def _ring_flow(directory: Directory, channel: str, probe: RingProbe, seen: RingSeen, progress: _Progress) -> RingFlow:
     header, block_id = probe.header, probe.header.block_id
@@ -294,17 +318,23 @@ def _ring_flow(directory: Directory, channel: str, probe: RingProbe, seen: RingS
     readers = []
     for number, (holder, _) in enumerate(seen.readers):
         key = f"{block_id}/{holder.consumer_id or holder.pid}/{number if holder.consumer_id is None else ''}"
+        passed = progress.rate(key, holder.position) / holder.shares
+        missed = progress.rate(f"{key} missed", holder.missed)
+        lag_seconds = _lag_seconds(probe, holder, now_ns)
         readers.append(
             ReaderFlow(
                 consumer_id=holder.consumer_id,
                 pid=holder.pid,
                 is_waited_for=holder.unread is not None,
                 position=holder.position,
-                items_per_second=progress.rate(key, holder.position),
+                items_per_second=round(max(passed - missed, 0.0), 3),
                 lag_items=holder.lag,
                 lag_bytes=round(holder.lag * mean),
-                lag_seconds=_lag_seconds(probe, holder, now_ns),
+                lag_seconds=lag_seconds,
                 held_slots=holder.held,
+                missed_items=holder.missed,
+                missed_per_second=missed,
+                late_since=progress.late_since(key, is_late=missed > 0 or lag_seconds >= LATE_SECONDS),
             )
         )
     groups = [
@@ -354,6 +384,7 @@ def _lag_seconds(probe: RingProbe, holder: Holder, now_ns: int) -> float:
 
 def _channel_flow(channel: str, rings: list[RingFlow]) -> ChannelFlow:
     flow = ChannelFlow(channel=channel, rings=len(rings))
+    most_missed = 0.0
     for ring in rings:
         flow.items_per_second += ring.items_per_second
         flow.bytes_per_second += ring.bytes_per_second
@@ -364,6 +395,12 @@ def _channel_flow(channel: str, rings: list[RingFlow]) -> ChannelFlow:
         flow.is_held_back |= ring.is_held_back
         for reader in ring.readers:
             _take_if_slower(flow, reader, reader.consumer_id)
+            flow.missed_items += reader.missed_items
+            flow.missed_per_second += reader.missed_per_second
+            if reader.missed_per_second > most_missed:
+                most_missed, flow.most_missed_by = reader.missed_per_second, reader.consumer_id
+            if reader.late_since is not None:
+                flow.late_since = min(flow.late_since or reader.late_since, reader.late_since)
         for group in ring.groups:
             _take_if_slower(flow, group, group.group)
     return flow

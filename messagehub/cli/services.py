@@ -73,18 +73,24 @@ def dead_letters(
     else:
         rows = [
             (
-                *(instant(one.at), one.address, one.code, one.reason, one.attempts),
+                *(one.number, instant(one.at), one.address, one.code, one.reason, one.attempts),
                 *(size(one.payload_bytes), one.form, one.sender),
             )
             for one in found.letters
         ]
-        echo_table(("AT", "ADDRESS", "CODE", "REASON", "ATTEMPTS", "SIZE", "FORM", "SENDER"), rows)
+        echo_table(("NUMBER", "AT", "ADDRESS", "CODE", "REASON", "ATTEMPTS", "SIZE", "FORM", "SENDER"), rows)
 
 
 @app.command(name="resend", cls=HubCommand)
 def resend(
     address: Annotated[str | None, typer.Argument(metavar="[ADDRESS]", help="Only those to this address.")] = None,
     *,
+    number: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--number", min=0, help="Only the letter of this number (NUMBER of dead-letters). Can be repeated."
+        ),
+    ] = None,
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", min=1, max=1000, help="End when this many were sent. Default: all.")
     ] = None,
@@ -95,7 +101,9 @@ def resend(
 ) -> None:
     """Send dead letters again, oldest first, and forget those that were sent. Exit code 1 when not all were sent."""
     with connected(endpoint, dir, timeout) as hub:
-        done = hub.resend_dead_letters(address, limit=limit, timeout=timeout)
+        done = hub.resend_dead_letters(address, numbers=number or None, limit=limit, timeout=timeout)
+    if number and done.sent + done.without_payload + done.left + len(done.failed) < len(set(number)):
+        complain("messagehub: a letter of such a number is not there any more, or goes to another address")
     if as_json:
         echo_json(done)
     else:

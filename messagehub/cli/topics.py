@@ -1,4 +1,4 @@
-"""`messagehub topics`: list, describe, keep, delete; durable positions."""
+"""`messagehub topics`: list, describe, keep, delete; subscribers; durable positions."""
 
 import datetime
 import re
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="topics",
     cls=ListingGroup,
-    help="List topics; keep, describe, delete one; list, reset, delete its durable positions.",
+    help="List topics; keep, describe, delete one; show its subscribers; list, reset, delete its durable positions.",
     rich_markup_mode=None,
 )
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic's name.")]
@@ -223,6 +223,43 @@ def positions(
         echo_table(
             ("READER", "STATUS", "PID", "HOST", "UNACKED", "SINCE"),
             [(m.member_id, m.status, m.pid, m.host, m.unacked, moment(m.registered_at)) for m in described.members],
+        )
+
+
+@app.command(cls=HubCommand)
+def subscribers(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="A topic; without one, every subscription.")
+    ] = None,
+    *,
+    endpoint: Endpoint = None,
+    dir: Dir = None,
+    timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:
+    """Show who subscribes to a topic now, and how many messages each received and lost.
+
+    Subscriptions by a pattern that matches are listed too. Counts are of all topics that a subscription matches, as its
+    process told the broker in the last seconds.
+    """
+    with connected(endpoint, dir, timeout) as hub:
+        found = hub.subscribers(name)
+    if as_json:
+        echo_json([_built(one) for one in found])
+    elif not found:
+        echo("nobody subscribes to any topic" if name is None else f"nobody subscribes to {name}")
+    else:
+        echo_table(
+            ("PATTERN", "KIND", "PROGRAM", "PID", "HOST", "RECEIVED", "WAITING", "LOST", "LAST", "SINCE"),
+            [
+                (
+                    *(" ".join(one.patterns), f"{one.kind} {one.name}" if one.name else one.kind),
+                    *(one.program, one.pid, one.host, one.received, one.buffered, one.lost),
+                    moment(one.received_at) if one.received_at is not None else None,
+                    moment(one.began_at),
+                )
+                for one in found
+            ],
         )
 
 

@@ -41,11 +41,12 @@ def trace(
         echo("no exchanges yet")
         return
     echo_table(
-        ("AT", "REQUEST", "ANSWER", "TOOK", "ID", "SIDE", "PEER"),
+        ("AT", "REQUEST", "ABOUT", "ANSWER", "TOOK", "ID", "SIDE", "PEER"),
         [
             (
                 instant(one["at"]),
                 one["request"],
+                one.get("name"),
                 one["answer"],
                 duration(one["seconds"]),
                 one["correlation_id"],

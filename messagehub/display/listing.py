@@ -8,7 +8,7 @@ import msgspec
 from messagehub.display.values import moment, short, shown, size
 from registry.formats.differences import Difference
 from registry.records import Consumer, Producer, RetainedTopic
-from registry.replies import ServiceSummary, TableSummary
+from registry.replies import ReportedSubscription, ServiceSummary, TableSummary
 
 Record = TypeVar("Record")
 WIDTH, MAX_LINES = 120, 60
@@ -17,6 +17,10 @@ _COLUMNS: dict[type, tuple[str, ...]] = {
     Difference: ("kind", "path", "message", "counterexample"),
     Producer: ("producer_id", "status", "pid", "host", "shm_name", "schema_version", "registered_at"),
     RetainedTopic: ("name", "next_offset", "total_bytes", "keep", "created_at"),
+    ReportedSubscription: (
+        *("patterns", "kind", "name", "program", "pid", "host", "received", "lost", "buffered"),
+        *("received_at", "began_at"),
+    ),
     ServiceSummary: ("address", "workers", "strategy", "revision"),
     TableSummary: (
         *("channel", "table.generation", "table.rows", "table.size_bytes", "table.schema_version"),

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from messagehub.arguments import whole_from
@@ -281,10 +281,16 @@ class ServiceCalls:
         return listed
 
     def resend_dead_letters(
-        self, address: str | None = None, *, limit: int | None = None, timeout: float | None = None
+        self,
+        address: str | None = None,
+        *,
+        numbers: Collection[int] | None = None,
+        limit: int | None = None,
+        timeout: float | None = None,
     ) -> Resent:
         """Send dead letters again, all or those to one address, oldest first, and forget those that were sent.
 
+        `numbers` are those of single letters, as `dead_letters` has them; one that is not there is not counted.
         With a `limit` it ends when so many were sent. Nobody waits for replies: a request is sent as a message. One of
         a topic is published to it again, for all who read it. `timeout` is for all of them. Those beyond the limit, or
         without time, are counted as `left`.
@@ -292,8 +298,9 @@ class ServiceCalls:
         deadline = time.monotonic() + self._registry.limit(timeout)
         if limit is not None:
             limit = whole_from(limit, "limit", 1, MOST_LETTERS)
+        letters = self.dead_letters(address, limit=MOST_LETTERS, timeout=timeout).letters
         return resend(
-            self.dead_letters(address, limit=MOST_LETTERS, timeout=timeout).letters,
+            letters if numbers is None else [letter for letter in letters if letter.number in numbers],
             lambda to, payload, headers, seconds: self._resend(to, payload, headers or None, seconds),
             lambda number, seconds: self._ask_broker(commands.RemoveDeadLetters(numbers=[number]), timeout=seconds),
             limit=limit,

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -69,6 +70,10 @@ class GroupSubscription(Subscription):
     def lost_in_group(self) -> int:
         """How many messages of its share it dropped, because it did not know whether they were still its own."""
         return self._lost_unheard + sum(share.lost for share in self._shares.values())
+
+    @property
+    def reported_as(self) -> tuple[Literal["group"], str]:
+        return "group", self.group
 
     @property
     def lost(self) -> int:

@@ -12,6 +12,7 @@ from messagehub.topics.retained.positions import Since
 from messagehub.topics.subscriptions import Overflow, Subscription
 from messagehub.topics.topics import Topics
 from registry.records import PlainTopic, RetainedTopic
+from registry.replies import ReportedSubscription
 
 
 class TopicCalls:
@@ -108,3 +109,11 @@ class TopicCalls:
         publish. Of more than 1,000 topics those that were published to last are returned, by name.
         """
         return Listing(self._topics.plain(pattern, timeout=self._limit(timeout)))
+
+    def subscribers(self, topic: str | None = None, *, timeout: float | None = None) -> list[ReportedSubscription]:
+        """Return who subscribes to a topic now, by its name or a pattern; without one, every subscription.
+
+        The broker does not see who gets a message: each process tells it every few seconds which subscriptions it has,
+        and how many messages each has received and lost so far, of all topics that it matches.
+        """
+        return Listing(self._topics.subscribers(topic, timeout=self._limit(timeout)))

@@ -67,6 +67,7 @@ class Subscription(ClosedWhenForgotten):
         self.pattern = patterns.text
         self.matches = patterns.matches
         self.prefixes = patterns.prefixes
+        self.began_at = time.time()
         self.received = 0
         self.lost_in_transit = 0
         self.lost_in_buffer = 0
@@ -95,6 +96,11 @@ class Subscription(ClosedWhenForgotten):
         self._keeps = keeps
         self._opened_in = os.getpid()
         return self
+
+    @property
+    def reported_as(self) -> tuple[Literal["all", "group", "retained", "durable"], str | None]:
+        """Its kind, and the name under which it shares messages with others, for those who ask who subscribes."""
+        return "all", None
 
     @property
     def lost(self) -> int:

@@ -20,6 +20,7 @@ from messagehub.runtime.background import BackgroundThreads
 from messagehub.topics import subscriptions
 from messagehub.topics.group_subscriptions import GroupSubscription
 from messagehub.topics.publishing import TopicPublisher
+from messagehub.topics.reports import SubscriptionReports
 from messagehub.topics.retained import durable_subscriptions
 from messagehub.topics.retained import subscriptions as retained_subscriptions
 from messagehub.topics.retained.durable_subscriptions import Durable, DurableSubscription
@@ -48,6 +49,7 @@ class Topics:
         self._follower = RetainedFollower(connection)
         self._durable: list[DurableSubscription] = []
         self._changing = threading.Lock()  # the list of durable subscriptions
+        self.reports = SubscriptionReports(connection, self._heard_subscriptions, owner=owner)
         self.publisher = TopicPublisher(connection, self._sockets, self._follower, self._local_routes)
 
     def check_open(self) -> None:
@@ -63,6 +65,23 @@ class Topics:
         since: Since | None = None,
         durable: Durable | None = None,
         group: str | None = None,
+        timeout: float,
+        is_local: bool,
+    ) -> Subscription:
+        subscription = self._open(pattern, buffer, buffer_bytes, overflow, since, durable, group, timeout, is_local)
+        if not is_local:
+            self.reports.changed()
+        return subscription
+
+    def _open(
+        self,
+        pattern: str | Sequence[str],
+        buffer: int | None,
+        buffer_bytes: int,
+        overflow: Overflow | None,
+        since: Since | None,
+        durable: Durable | None,
+        group: str | None,
         timeout: float,
         is_local: bool,
     ) -> Subscription:
@@ -260,6 +279,11 @@ class Topics:
         assert isinstance(reply, replies.TopicList)
         return reply.plain or []
 
+    def subscribers(self, topic: str | None, *, timeout: float) -> list[replies.ReportedSubscription]:
+        reply = self._sockets.ask(commands.ListSubscriptions(topic=topic, limit=10_000), timeout=timeout)
+        assert isinstance(reply, replies.SubscriptionList)
+        return reply.subscriptions
+
     def report(self) -> dict[str, int]:
         """Return what `hub.metrics()` says of topics.
 
@@ -281,6 +305,7 @@ class Topics:
         receiver = self._sockets.stop()
         for subscription in self._every_subscription():
             subscription.close()
+        self.reports.close()
         self._follower.close()
         if receiver is not None:
             receiver.close()
@@ -294,12 +319,11 @@ class Topics:
             subscription.abandon()
 
     def _every_subscription(self) -> set[Subscription]:
-        return {
-            *self._sockets.routes.subscriptions,
-            *self._local_routes.subscriptions,
-            *self._follower.subscriptions,
-            *self._durable,
-        }
+        return {*self._heard_subscriptions(), *self._local_routes.subscriptions}
+
+    def _heard_subscriptions(self) -> set[Subscription]:
+        """Those that the broker's messages come to."""
+        return {*self._sockets.routes.subscriptions, *self._follower.subscriptions, *self._durable}
 
     def _leave_retained(self, subscription: Subscription) -> None:
         assert isinstance(subscription, RetainedSubscription)

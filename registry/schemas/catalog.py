@@ -174,6 +174,11 @@ class SchemaCatalog:
                         return found, name if position + 1 < len(names) or following is not None else None
         return found, following
 
+    @property
+    def subject_count(self) -> int:
+        """How many subjects have a version that is not deleted."""
+        return sum(any(not one.is_deleted for one in each.versions.values()) for each in self._subjects.values())
+
     def every(self) -> list[SchemaVersion]:
         return [version for subject in self._subjects.values() for version in subject.versions.values()]
 

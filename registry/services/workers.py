@@ -79,7 +79,8 @@ class ServiceDecisions:
 
     @property
     def address_count(self) -> int:
-        return len(self._services)
+        """How many addresses are served, as they are listed: the id of a worker that has an address is not another."""
+        return sum(not _is_implied(service) for service in self._services.values())
 
     def decide(self, command: commands.Command, now: float) -> replies.Reply:
         return SERVICE_COMMANDS[type(command)](self, command, now)

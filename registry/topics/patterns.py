@@ -29,14 +29,30 @@ def check_topic(topic: str) -> str:
     return topic
 
 
+def check_pattern(text: str) -> str:
+    if not isinstance(text, str):
+        raise _no_text("a pattern", text, PATTERN_RULE)
+    if len(text) > MAX_LENGTH or not _PATTERN.match(text):
+        shown = text[:MAX_LENGTH]
+        raise InvalidName(f"pattern {shown!r} breaks the rule: {PATTERN_RULE}", name=shown, rule=PATTERN_RULE)
+    return text
+
+
+def is_match(pattern: str, components: list[str]) -> bool:
+    """Return whether a topic of these components matches, without compiling a pattern that is looked at once."""
+    parts = pattern.split(".")
+    if parts[-1] == ">":
+        parts.pop()
+        if len(components) <= len(parts):
+            return False
+    elif len(parts) != len(components):
+        return False
+    return all(part in ("*", component) for part, component in zip(parts, components, strict=False))
+
+
 class Pattern:
     def __init__(self, text: str) -> None:
-        if not isinstance(text, str):
-            raise _no_text("a pattern", text, PATTERN_RULE)
-        if len(text) > MAX_LENGTH or not _PATTERN.match(text):
-            shown = text[:MAX_LENGTH]
-            raise InvalidName(f"pattern {shown!r} breaks the rule: {PATTERN_RULE}", name=shown, rule=PATTERN_RULE)
-        self.text = text
+        self.text = check_pattern(text)
         components = text.split(".")
         wild = next((at for at, component in enumerate(components) if component in ("*", ">")), None)
         literal = ".".join(components[:wild])

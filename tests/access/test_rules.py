@@ -19,6 +19,7 @@ OPEN_COMMANDS = {
     commands.UnregisterSubscriber,  # takes the subscriber's own lease
     commands.UnregisterWorker,  # takes the worker's own lease
     commands.ReportDeadLetter,  # tells, and shows nothing
+    commands.ReportSubscriptions,  # tells, and shows nothing
 }
 LETTER = DeadLetter(address="c", code="X", reason="x", form="send")
 OPEN_ROUTES = {

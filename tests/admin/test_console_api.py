@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from messagehub import MessageHub
-from messagehub.errors import Evicted
+from messagehub.errors import Evicted, ServiceNotFound
 from messagehub.security.credentials import AccessFile, allow_token
 from messagehub.version import __version__
 from tests.admin.conftest import Web
@@ -230,3 +230,92 @@ def test_the_graph_of_schemas_shows_what_refers_to_what(web: Web) -> None:
     web.register("graph.user", {"$ref": "base.json", "title": "t"}, references=[reference])
     again = web.ask("GET", "/api/v1/schema-graph?prefix=graph.").json()
     assert len(again["subjects"][1]["versions"]) == 2
+
+
+def test_who_gets_a_topic_is_listed_and_told_with_a_publication(web: Web, hub: MessageHub) -> None:
+    path = "/api/v1/topics/got.by/subscribers"
+    assert web.ask("GET", path).json() == {"topic": "got.by", "total": 0, "subscriptions": []}
+    assert web.ask("GET", "/api/v1/topics/got..by/subscribers").json()["code"] == "INVALID_NAME"
+    with hub.subscribe("got.>") as subscription:
+        eventually(lambda: web.ask("GET", path).json()["total"])
+        published = web.ask("POST", "/api/v1/topics/got.by/messages", {"json": 1}).json()
+        assert (published["subscribers"], subscription.receive(timeout=30).payload) == (1, 1)
+        (found,) = eventually(
+            lambda: [one for one in web.ask("GET", path).json()["subscriptions"] if one["received"] == 1]
+        )
+        assert (found["patterns"], found["kind"], found["pid"]) == (["got.>"], "all", os.getpid())
+        assert found in web.ask("GET", "/api/v1/subscriptions").json()["subscriptions"]
+        elsewhere = token(web, "elsewhere", "observe:other.>")
+        assert web.ask("GET", path, headers=elsewhere).status_code == 403
+        assert web.ask("GET", "/api/v1/subscriptions", headers=elsewhere).status_code == 403
+
+
+def test_the_id_of_a_request_over_http_leads_to_the_brokers_and_back(web: Web) -> None:
+    answer = web.ask("POST", "/api/v1/channels/two.ids", {})
+    by_request = web.ask("GET", f"/api/v1/traces?id={answer.headers['x-request-id']}").json()
+    assert [(one["side"], one["request"], one["name"]) for one in by_request if one["side"] != "client"] == [
+        ("http", "CHANNEL_CREATE", "two.ids"),
+        ("broker", "CHANNEL_CREATE", "two.ids"),
+    ]
+    (change,) = [one for one in by_request if one["side"] == "http"]
+    assert change["peer"] == "owner"
+    by_broker = web.ask("GET", f"/api/v1/traces?id={change['led_to']}").json()
+    assert [one["side"] for one in by_broker] == [one["side"] for one in by_request]
+    (line,) = web.ask("GET", "/api/v1/audit?name=two.ids&who=owner").json()
+    assert (line["request_id"], line["correlation_id"]) == (change["correlation_id"], change["led_to"])
+    shown = httpx.get(f"{web.url}/api/v1/traces?id={change['led_to']}").json()
+    assert [one["peer"] for one in shown if one["side"] == "http"] == [None]
+
+
+def test_the_trace_of_a_message_published_over_http_names_its_topic(web: Web) -> None:
+    answer = web.ask("POST", "/api/v1/topics/traced.plain/messages", {"json": 1})
+    (one,) = web.ask("GET", f"/api/v1/traces?id={answer.headers['x-request-id']}").json()
+    assert (one["side"], one["request"], one["name"]) == ("http", "TOPIC_PUBLISH", "traced.plain")
+
+
+def test_who_was_evicted_is_in_the_audit_log(web: Web, hub: MessageHub) -> None:
+    with hub.producer("noted.evictions"), hub.consumer("noted.evictions", consumer_id="in-the-way"):
+        assert web.ask("DELETE", "/api/v1/channels/noted.evictions/consumers/in-the-way").status_code == 200
+    (line,) = web.ask("GET", "/api/v1/audit?name=noted.evictions&request=MEMBER_EVICT&who=owner").json()
+    assert line["member"] == "in-the-way"
+
+
+def test_what_everybody_may_do_is_told_to_administrators(web: Web) -> None:
+    found = web.ask("GET", "/api/v1/access").json()
+    is_shared = web.ask("GET", "/api/v1/keys").json()["server_key"] is not None
+    assert found == {"anonymous": ["observe"], "owner_token": True, "shared": is_shared}
+    assert web.ask("GET", "/api/v1/access", headers=token(web, "curious", "observe")).status_code == 403
+
+
+def test_the_counts_of_a_hub_are_those_of_its_lists(web: Web, hub: MessageHub) -> None:
+    for subject in ("counted.a", "counted.b"):
+        web.register(subject, {"type": "object"})
+    web.ask("DELETE", "/subjects/counted.b")
+    with hub.serve("service:counted", lambda message, _: message.payload):
+        eventually(
+            lambda: (
+                web.ask("GET", "/api/v1/hub").json()["counts"]["services"]
+                == len(web.ask("GET", "/api/v1/services").json())
+                > 0
+            )
+        )
+        counts = web.ask("GET", "/api/v1/hub").json()["counts"]
+    assert counts["subjects"] == len(web.ask("GET", "/subjects").json())
+    assert counts["schemas"] >= counts["subjects"]
+
+
+def test_one_dead_letter_is_sent_again_by_its_number(web: Web, hub: MessageHub) -> None:
+    for payload in (b"first", b"second"):
+        with pytest.raises(ServiceNotFound):
+            hub.send("service:numbered", payload)
+    path = "/api/v1/dead-letters?address=service:numbered"
+    letters = eventually(lambda: len(found := web.ask("GET", path).json()["letters"]) == 2 and found)
+    seen: list[bytes] = []
+    with hub.serve("service:numbered", lambda message, _: seen.append(message.payload)):
+        sent = web.ask("POST", "/api/v1/dead-letters/resend", {"numbers": [letters[1]["number"]]}).json()
+        assert (sent["sent"], sent["left"]) == (1, 0)
+        eventually(lambda: seen == [b"second"])
+    assert [one["number"] for one in web.ask("GET", path).json()["letters"]] == [letters[0]["number"]]
+    assert web.ask("POST", "/api/v1/dead-letters/resend", {"numbers": []}).status_code == 422
+    (line,) = web.ask("GET", "/api/v1/audit?request=DEAD_LETTER_RESEND").json()
+    assert line["who"] == "owner"

@@ -104,3 +104,25 @@ def test_a_caller_hears_only_of_what_it_may_see(web: Web, hub: MessageHub) -> No
 def test_what_is_asked_for_wrongly_is_refused(web: Web) -> None:
     for query in ("kinds=channels", "kinds=", "kinds=channel&prefix=channel/"):
         assert web.ask("GET", f"/api/v1/events?{query}").status_code == 422, query
+
+
+def test_a_stream_begins_with_the_newest_events_that_are_asked_for(web: Web) -> None:
+    first = Stream(web)
+    first.next()
+    for number in range(4):
+        assert web.ask("POST", f"/api/v1/channels/newest.c{number}", {}).status_code == 200
+        assert first.event()["channel"] == f"newest.c{number}"
+    first.close()
+    again = Stream(web, f"{EVENTS}&newest=2")
+    found = [again.event() for _ in range(2)]
+    assert [one["channel"] for one in found] == ["newest.c2", "newest.c3"]
+    web.ask("DELETE", "/api/v1/channels/newest.c0")
+    assert again.event()["type"] == "CHANNEL_DESTROYED"
+    again.close()
+    of_one = Stream(web, "/api/v1/events?prefix=channel/newest.c1/&newest=10")
+    assert of_one.event()["channel"] == "newest.c1"
+    of_one.close()
+    goes_on = Stream(web, f"{EVENTS}&newest=2", last_id=found[0]["id"])
+    assert goes_on.event()["channel"] == "newest.c3"
+    goes_on.close()
+    assert web.ask("GET", f"{EVENTS}&newest=many").status_code == 422

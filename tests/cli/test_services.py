@@ -91,6 +91,23 @@ def test_what_could_not_be_delivered_is_sent_again(hub: Program) -> None:
     assert hub.call_json("services", "dead-letters", "service:away")["letters"] == []
 
 
+def test_one_letter_is_sent_again_by_its_number(hub: Program) -> None:
+    for payload in ("first", "second"):
+        hub.call("request", "service:numbered", payload, "--no-reply", code=1)
+    letters = until(
+        lambda: len(found := hub.call_json("services", "dead-letters", "service:numbered")["letters"]) == 2 and found,
+        "two dead letters",
+    )
+    seen: list[bytes] = []
+    with MessageHub(dir=hub.dir) as client, client.serve("service:numbered", lambda m, _: seen.append(m.payload)):
+        assert hub.call_json("services", "resend", "--number", str(letters[1]["number"]))["sent"] == 1
+        assert until(lambda: seen, "it came") == [b"second"]
+        gone = hub.call("services", "resend", "--number", str(letters[1]["number"]))
+        assert "not there any more" in gone.stderr
+    (left,) = hub.call_json("services", "dead-letters", "service:numbered")["letters"]
+    assert left["number"] == letters[0]["number"]
+
+
 def test_wrong_use_and_no_broker_are_told_apart(hub: Program, alone: Program) -> None:
     assert "lists who serves" in hub.call("request", "name:gone", "x", code=1).stderr
     assert "must be id:" in hub.call("request", "gone", "x", code=1).stderr

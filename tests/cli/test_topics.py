@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from messagehub import MessageHub
-from tests.cli.program import Program
+from tests.cli.program import Program, until
 
 
 def test_what_one_program_publishes_another_prints_as_json_lines(hub: Program) -> None:
@@ -99,6 +99,21 @@ def test_plain_topics_that_somebody_publishes_to_are_listed_too(hub: Program) ->
     hub.call("topics", "keep", "raw.a")
     assert [one["name"] for one in hub.call_json("topics", "raw.>", "--plain")] == ["raw.b"]
     assert [one["topic"]["name"] for one in hub.call_json("topics", "raw.>")] == ["raw.a"]
+
+
+def test_who_subscribes_is_listed_with_what_each_received(hub: Program) -> None:
+    assert hub.run("topics", "subscribers", "heard.a").stdout == "nobody subscribes to heard.a\n"
+    with MessageHub(dir=hub.dir) as client, client.subscribe("heard.*") as subscription:
+        hub.call("publish", "heard.a", "x")
+        assert subscription.receive(timeout=30).payload == b"x"
+        (found,) = until(
+            lambda: [one for one in hub.call_json("topics", "subscribers", "heard.a") if one["received"]],
+            "a subscriber",
+        )
+        assert (found["patterns"], found["lost"]) == (["heard.*"], 0)
+        listed = hub.call("topics", "subscribers").stdout.splitlines()
+        assert listed[0].split()[:2] == ["PATTERN", "KIND"]
+        assert listed[1].split()[:2] == ["heard.*", "all"]
 
 
 def test_durable_positions_are_used_listed_reset_and_deleted(hub: Program) -> None:

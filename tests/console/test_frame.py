@@ -68,6 +68,14 @@ def test_what_a_token_may_not_do_is_not_offered_and_is_refused(look: Look, web: 
     for offered in ("Destroy", "Evict", "Create channel"):
         expect(page.get_by_role("button", name=offered)).to_have_count(0)
     expect(page.get_by_role("link", name="Tail")).to_have_count(0)
+    tab.open("topics/roles.topic")
+    expect(page.get_by_text("Nobody subscribes to it now")).to_be_visible()
+    expect(page.get_by_text("A plain topic")).to_be_visible()
+    for offered in ("Publish", "Delete", "Follow"):
+        expect(page.get_by_role("button", name=offered)).to_have_count(0)
+    tab.open("services")
+    expect(page.get_by_role("heading", name="Services")).to_be_visible()
+    expect(page.get_by_role("button", name="Send all again")).to_have_count(0)
     tab.open("access")
     expect(page.get_by_text('does not have the right "admin"')).to_be_visible()
     refused = page.evaluate(
@@ -75,6 +83,13 @@ def test_what_a_token_may_not_do_is_not_offered_and_is_refused(look: Look, web: 
            headers: {authorization: "Bearer " + sessionStorage.getItem("messagehub-token")}})).status"""
     )
     assert refused == 403
+    mine = {"authorization": f"Bearer {page.evaluate('sessionStorage.getItem(`messagehub-token`)')}"}
+    for method, path, body in (
+        ("POST", "/api/v1/dead-letters/resend", {"numbers": [1]}),
+        ("POST", "/api/v1/topics/roles.topic/messages", {"json": 1}),
+        ("GET", "/api/v1/access", None),
+    ):
+        assert web.ask(method, path, body, headers=mine).status_code == 403
     assert web.ask("GET", "/api/v1/channels/roles.declared").status_code == 200
 
 

@@ -30,10 +30,11 @@ VIEWS = {
     "schemas/usable.readings/check": "textarea",
     "schemas/usable.readings/settings": "select",
     "topics": "form",
+    "topics/usable.topic": "section",
     "services": "section",
     "trace": "tbody tr:not(.spacer)",
     "audit": "tbody tr:not(.spacer)",
-    "access": "tbody tr:not(.spacer)",
+    "access": "dl.facts",
 }
 """Each with something that is there when it is drawn."""
 
@@ -146,6 +147,7 @@ def test_a_consumer_is_evicted_and_told(owner: Looker, web: ConsoleHub) -> None:
         page.get_by_role("button", name="Evict in-the-way").click()
         page.get_by_role("dialog").get_by_role("button", name="Evict").click()
         expect(page.get_by_text("Nobody reads this channel.")).to_be_visible()
+        assert web.ask("GET", "/api/v1/audit?request=MEMBER_EVICT").json()[0]["member"] == "in-the-way"
         producer.write(batch(1.0))
         with pytest.raises(Evicted):
             eventually(lambda: consumer.read(timeout=0.1) and None)
@@ -190,8 +192,92 @@ def test_a_dead_letter_is_read_and_a_worker_is_seen(owner: Looker, web: ConsoleH
             hub.send("service:nobody", {"lost": True})
         page = owner.open("services")
         expect(page.get_by_role("row").filter(has_text="service:seen")).to_contain_text("active")
-        page.get_by_role("row").filter(has_text="service:nobody").click()
-        expect(page.get_by_role("dialog")).to_contain_text('{"lost":true}')
+        row = page.get_by_role("row").filter(has_text="service:nobody")
+        row.click()
+        dialog = page.get_by_role("dialog")
+        expect(dialog).to_contain_text('{"lost":true}')
+        dialog.get_by_role("button", name="Close").click()
+        with hub.serve("service:nobody", lambda message, _: message.payload):
+            page.get_by_role("button", name="to service:nobody again").click()
+            expect(page.get_by_text("1 sent again")).to_be_visible()
+            expect(page.get_by_role("button", name="to service:nobody again")).to_have_count(0)
+
+
+def test_who_got_a_message_is_shown_for_a_plain_topic_and_for_a_retained_one(owner: Looker, web: ConsoleHub) -> None:
+    with web.connect() as hub, hub.subscribe("got.>") as everything, hub.subscribe("got.plain", buffer=1) as small:
+        hub.topic("got.stored", keep=10)
+        for number in range(3):
+            hub.publish("got.plain", number)
+        for subscription, count in ((everything, 3), (small, 1)):
+            for _ in range(count):
+                subscription.receive(timeout=30)
+        page = owner.open("topics?pattern=got.>")
+        every = page.get_by_role("table", name="Subscriptions").get_by_role("row")
+        expect(every.filter(has_text="got.>")).to_contain_text("everything")
+        page.get_by_role("table", name="Plain topics").get_by_role("link", name="got.plain").click()
+        expect(page.get_by_text("A plain topic: what is published goes to whoever subscribes")).to_be_visible()
+        got = page.get_by_role("table", name="Subscribers of got.plain").get_by_role("row")
+        expect(got.filter(has_text="got.>").get_by_role("cell").nth(3)).to_have_text("3")
+        expect(got.filter(has_text="got.>").get_by_role("cell").nth(4)).to_have_text("0")
+        expect(got.filter(has_text="got.plain").get_by_role("cell").nth(4)).to_have_text("2")
+        expect(page.get_by_role("button", name="Delete")).to_have_count(0)
+        page.get_by_role("button", name="Publish").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_label("Payload", exact=True).fill("4")
+        dialog.get_by_role("button", name="Publish").click()
+        expect(page.get_by_text("subscriptions of it are known")).to_be_visible()
+        live = page.get_by_role("table", name="What is published").get_by_role("row").filter(has_text="got.plain")
+        live.first.click()
+        page.get_by_role("link", name="Who gets got.plain").click()
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        owner.open("topics/got.stored")
+        expect(page.get_by_role("table", name="Subscribers of got.stored").get_by_text("got.>")).to_be_visible()
+        expect(page.get_by_role("region", name="Durable names").first).to_be_visible()
+
+
+def test_a_reader_that_loses_items_is_named_with_how_many_and_since_when(owner: Looker, web: ConsoleHub) -> None:
+    with (
+        web.connect() as hub,
+        hub.producer("losing.readings", schema=READING, capacity=4) as producer,
+        hub.consumer("losing.readings", consumer_id="too-slow") as consumer,
+    ):
+        page = owner.open("channels/losing.readings")
+        row = page.get_by_role("table", name="Consumers").get_by_role("row").filter(has_text="too-slow")
+
+        def is_losing() -> bool:
+            for number in range(20):
+                producer.write(batch(number))
+            consumer.read(timeout=1)
+            return row.get_by_text("losing").is_visible()
+
+        eventually(is_losing)
+        owner.open("overview")
+        line = page.get_by_role("region", name="Attention").get_by_role("listitem").filter(has_text="losing.readings")
+
+        def is_named() -> bool:
+            is_losing()
+            return line.filter(has_text="too-slow").filter(has_text="since").is_visible()
+
+        eventually(is_named)
+        expect(line).to_contain_text("loses")
+
+
+def test_events_are_still_there_after_a_change_of_view(owner: Looker, web: ConsoleHub) -> None:
+    page = owner.open("overview")
+    expect(page.get_by_role("heading", name="Latest events")).to_be_visible()
+    web.ask("POST", "/api/v1/channels/remembered.event", {})
+    log = page.get_by_role("list", name="Events").get_by_role("listitem").filter(has_text="remembered.event")
+    expect(log.first).to_be_visible()
+    owner.open("schemas")
+    expect(page.get_by_role("heading", name="Schemas")).to_be_visible()
+    web.ask("DELETE", "/api/v1/channels/remembered.event")
+    owner.open("overview")
+    expect(log.filter(has_text="declared")).to_be_visible()
+    expect(log.filter(has_text="destroyed")).to_be_visible()
+    owner.open("channels/remembered.event/events")
+    expect(log.filter(has_text="declared")).to_be_visible()
+    expect(page.get_by_role("button", name="Destroy")).to_be_hidden()
+    expect(page.get_by_role("link", name="Tail")).to_be_hidden()
 
 
 def test_one_correlation_id_is_a_timeline_and_leads_to_the_audit_log(owner: Looker, web: ConsoleHub) -> None:
@@ -202,14 +288,24 @@ def test_one_correlation_id_is_a_timeline_and_leads_to_the_audit_log(owner: Look
     row.get_by_role("link").click()
     expect(page.get_by_role("region", name="Timeline of").locator(".lane").first).to_contain_text("CHANNEL_CREATE")
     expect(page.get_by_role("region", name="In the audit log")).to_contain_text("traced.channel")
+    expect(page.get_by_role("region", name="Timeline of")).to_contain_text("http: CHANNEL_CREATE")
+    asked = web.ask("POST", "/api/v1/topics/traced.topic/messages", {"json": 1}).headers["x-request-id"]
+    owner.open(f"trace?id={asked}")
+    expect(page.get_by_role("region", name="In the audit log")).to_contain_text("traced.topic")
+    page.get_by_role("region", name="Timeline of").get_by_role("link", name="traced.topic").click()
+    expect(page.get_by_role("heading", name="traced.topic")).to_be_visible()
 
 
 def test_a_token_is_added_shown_once_and_revoked(owner: Looker, web: ConsoleHub) -> None:
     page = owner.open("access")
     page.get_by_role("button", name="Add token").click()
-    page.get_by_label("Name").fill("made-in-the-console")
-    page.get_by_label("Rights").fill("observe produce:x.>")
-    page.get_by_role("dialog").get_by_role("button", name="Add").click()
+    page.get_by_label("Name", exact=True).fill("made-in-the-console")
+    expect(page.get_by_role("region", name="Without a token or a key")).to_contain_text("observe")
+    page.get_by_label("Role").select_option("produce")
+    page.get_by_label("For names").fill("x.>")
+    page.get_by_role("button", name="Add this right").click()
+    expect(page.get_by_label("Rights")).to_have_value("observe produce:x.>")
+    page.get_by_role("dialog").get_by_role("button", name="Add", exact=True).click()
     secret = page.locator(".secret")
     me = web.ask("GET", "/api/v1/me", headers={"authorization": f"Bearer {secret.inner_text()}"}).json()
     assert me["name"] == "token:made-in-the-console"

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ from messagehub import MessageHub
 from messagehub.channels.flow import FlowSampler, RingFlow
 from messagehub.shm.channel_directory.location import directory_of
 from tests.integration.block_processes import Place, place_in
-from tests.integration.harness import eventually
+from tests.integration.harness import Served, eventually
 
 AT_ONCE = {"max_age_seconds": 0.0}
 
@@ -145,3 +145,59 @@ def test_closing_lets_go_of_every_file(hub: MessageHub, sampler: FlowSampler) ->
         assert len(opened()) > len(before)
         sampler.close()
         assert opened() == before
+
+
+def test_what_a_reader_missed_is_counted_and_is_no_reading(hub: MessageHub, sampler: FlowSampler) -> None:
+    with (
+        hub.producer("flow.missed", capacity=8) as producer,
+        hub.consumer("flow.missed", start="oldest", consumer_id="slow") as slow,
+    ):
+        producer.write(b"x")
+        assert slow.read(timeout=10) == b"x"
+        (before,) = ring(sampler, "flow.missed").readers
+        assert (before.missed_items, before.late_since) == (0, None)
+        for _ in range(100):
+            producer.write(b"x")
+        while slow.read(timeout=0) is not None:
+            pass
+        (after,) = eventually(lambda: [one for one in ring(sampler, "flow.missed").readers if one.items_per_second])
+        assert after.missed_items == slow.missed > 80
+        assert after.items_per_second < after.missed_per_second
+        assert after.late_since == pytest.approx(time.time(), abs=60)
+        summary = sampler.sample(max_age_seconds=60).channels["flow.missed"]
+        assert (summary.missed_items, summary.late_since) == (slow.missed, after.late_since)
+        assert summary.most_missed_by == "slow"
+
+
+def test_each_member_of_a_group_has_a_rate_of_its_own(served: Callable[..., Served]) -> None:
+    server = served()
+    with (
+        MessageHub(dir=server.dir) as hub,
+        MessageHub(dir=server.dir) as other,
+        contextlib.closing(FlowSampler(directory_of(hub.settings))) as sampler,
+        hub.producer("flow.shared", capacity=64, when_full="block") as producer,
+        hub.consumer("flow.shared", group="team", consumer_id="one") as one,
+        other.consumer("flow.shared", group="team", consumer_id="two") as two,
+    ):
+        producer.write(b"first")
+
+        def read(count: int) -> None:
+            got = 0
+            while got < count:
+                for member in (one, two):
+                    while member.read(timeout=0.05) is not None:
+                        got += 1
+
+        read(1)
+        eventually(lambda: len(ring(sampler, "flow.shared").readers) == 2)
+        sampler.close()
+        ring(sampler, "flow.shared")
+        for _ in range(40):
+            producer.write(b"x")
+        read(40)
+        found = eventually(
+            lambda: [each for each in ring(sampler, "flow.shared").readers if each.items_per_second], timeout=20
+        )
+        whole = sampler.sample(max_age_seconds=60).channels["flow.shared"].items_per_second
+        assert len(found) == 2
+        assert sum(each.items_per_second for each in found) == pytest.approx(whole, rel=0.1)

@@ -36,6 +36,16 @@ T = TypeVar("T")
 RightTexts = Annotated[list[Annotated[str, msgspec.Meta(max_length=300)]], msgspec.Meta(min_length=1, max_length=100)]
 
 
+class AccessAnswer(msgspec.Struct, kw_only=True):
+    """What needs neither a listed token nor a listed key. `anonymous` are the rights of callers on the hub's host that
+    give no token; `owner_token` is whether the token in `http.token` is taken, which may do everything; `shared` is
+    whether the hub lets keys in over TCP."""
+
+    anonymous: list[str]
+    owner_token: bool
+    shared: bool
+
+
 class TokenBody(msgspec.Struct, forbid_unknown_fields=True):
     """Rights are written ROLE or ROLE:PATTERN."""
 
@@ -85,6 +95,17 @@ class KeysAnswer(msgspec.Struct):
 
 class RevokedAnswer(msgspec.Struct):
     name: str
+
+
+@operations.add("GET", "/api/v1/access", "admin")
+async def everybody(backend: BrokerClient) -> AccessAnswer:
+    """What is allowed without a listed token or key."""
+    public = await run_in_threadpool(server_public_key, backend.hub.settings.keys_path)
+    return AccessAnswer(
+        anonymous=[str(right) for right in backend.callers.anonymous.all],
+        owner_token=backend.callers.has_owner_token,
+        shared=public is not None,
+    )
 
 
 @operations.add("GET", "/api/v1/tokens", "admin")

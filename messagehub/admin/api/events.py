@@ -5,10 +5,11 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Annotated, TypeVar
 
 from fastapi import Header
+from pydantic import BeforeValidator, Field
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from messagehub.admin.api.parameters import NotGiven
+from messagehub.admin.api.parameters import NotGiven, whole_number
 from messagehub.admin.authentication import Caller, caller, counters
 from messagehub.admin.broker_client import BrokerClient
 from messagehub.admin.errors import HttpError
@@ -28,6 +29,7 @@ MAX_AT_ONCE = 1000
 _open_streams = ConcurrencyLimit(MAX_STREAMS)
 operations = Operations()
 T = TypeVar("T")
+Newest = Annotated[int, Field(ge=0, le=MAX_AT_ONCE), BeforeValidator(whole_number(0, MAX_AT_ONCE))]
 
 
 class EventStream(StreamingResponse):
@@ -58,14 +60,18 @@ def open_stream(content: Callable[[Caller, asyncio.Event], AsyncIterator[bytes]]
     return EventStream(content(who, end), stop=end.set, on_end=lambda: _open_streams.give_back(who.peer))
 
 
-@operations.add("GET", "/api/v1/events", "observe", media="text/event-stream")
+@operations.add("GET", "/api/v1/events", "observe", media="text/event-stream", codes=(42202,))
 async def events(
     backend: BrokerClient,
     prefix: str | NotGiven = None,
     kinds: str | NotGiven = None,
+    newest: Newest = 0,
     last_event_id: Annotated[str | NotGiven, Header()] = None,
 ) -> EventStream:
-    """Server-sent events: everything the broker publishes, as it happens, with ids to go on from."""
+    """Server-sent events: everything the broker publishes, as it happens, with ids to go on from.
+
+    `newest` has it begin with so many that have happened already, as far as this process remembers them.
+    """
     if kinds is not None and prefix is not None:
         raise HttpError(422, 422, "give kinds or prefix, not both")
     prefix = "channel/" if prefix is None else prefix
@@ -83,7 +89,7 @@ async def events(
         def is_shown(record: RecordedEvent, who: Caller) -> bool:  # noqa: ARG001  it was checked
             return record.topic.startswith(prefix)
 
-    return open_stream(lambda who, end: _stream(backend, wanted, is_shown, who, end, last_event_id))
+    return open_stream(lambda who, end: _stream(backend, wanted, is_shown, who, end, last_event_id, newest))
 
 
 def _named(kinds: str) -> tuple[Kind, ...]:
@@ -101,6 +107,7 @@ async def _stream(
     who: Caller,
     end: asyncio.Event,
     last_event_id: str | None,
+    newest: int,
 ) -> AsyncIterator[bytes]:
     """Yield events until the server ends.
 
@@ -115,9 +122,13 @@ async def _stream(
             await wait_until(history.changed(), end, by - loop.time())
         reached = None if last_event_id is None else history.number_after(last_event_id, kinds)
         is_cut = bool(last_event_id) and reached is None
+        if newest and not last_event_id:
+            reached = history.number_before(newest, lambda record: is_shown(record, who))
         # Before anything is sent: what comes from here on is newer than the id that is told.
         reached, epoch = history.newest_number if reached is None else reached, history.epoch
-        yield b": connected\n" + (_gap(history) if is_cut else _id_line(history) + b"\n")
+        # Where older ones follow, each has its own id: this one would have a reconnect leave them out.
+        is_told = not newest or reached == history.newest_number
+        yield b": connected\n" + (_gap(history) if is_cut else (_id_line(history) if is_told else b"") + b"\n")
         alive_at = loop.time() + KEEP_ALIVE_SECONDS
         while not end.is_set() and backend.callers.is_current(who):
             found = history.records_after(reached)

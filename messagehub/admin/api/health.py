@@ -12,7 +12,7 @@ import msgspec
 from starlette.responses import Response
 
 from messagehub.admin.api.parameters import Limit
-from messagehub.admin.authentication import counters
+from messagehub.admin.authentication import caller, counters
 from messagehub.admin.broker_client import BrokerClient
 from messagehub.admin.endpoints import HandlerResult
 from messagehub.admin.metrics import prometheus
@@ -90,11 +90,23 @@ async def stats(backend: BrokerClient) -> replies.StatsReport:
 
 @operations.add("GET", "/api/v1/traces", "observe", codes=(42202,))
 async def traces(backend: BrokerClient, id: str = "", limit: Limit = 100) -> list[dict[str, Any]]:
-    """Exchanges with the broker, newest first, as it saw them and, of its own requests, as this process did."""
-    command = commands.Trace(correlation_id=id or None, limit=limit)
-    theirs = (await backend.ask(command, replies.TraceReport)).exchanges
-    own = [one for one in backend.hub.exchanges(id or None) if one["correlation_id"] != command.id]
-    return sorted([*own[-limit:], *theirs], key=lambda exchange: exchange["at"], reverse=True)[:limit]
+    """Exchanges with the broker, newest first, as it saw them and, of its own requests, as this process did.
+
+    An id is the broker's, or that of a request over HTTP (`x-request-id`): either finds both, where the request
+    changed something.
+    """
+    changes = backend.callers.changes(id or None)
+    ids = [id, *(one["led_to"] for one in changes if one["led_to"] not in (None, id))] if id else [None]
+    found, asked = list(changes[-limit:]), set()
+    for each in ids:
+        command = commands.Trace(correlation_id=each, limit=limit)
+        found += (await backend.ask(command, replies.TraceReport)).exchanges
+        asked.add(command.id)
+        found += backend.hub.exchanges(each)[-limit:]
+    found = [one for one in found if one["correlation_id"] not in asked]
+    if not caller.get().rights.is_admin:
+        found = [one | {"peer": None} if one["side"] == "http" else one for one in found]
+    return sorted(found, key=lambda exchange: exchange["at"], reverse=True)[:limit]
 
 
 @operations.add("POST", DRAIN, "admin", writes=True)

@@ -50,6 +50,7 @@ class CountsAnswer(msgspec.Struct, kw_only=True):
     tables: int
     leases: int
     schemas: int
+    subjects: int
     topics: int
     services: int
     workers: int
@@ -163,6 +164,7 @@ def _describe(settings: Settings, report: replies.StatsReport, problems: list[st
             consumers=report.consumers,
             leases=report.leases,
             schemas=report.schemas,
+            subjects=gauges.get("subjects", 0),
             topics=gauges.get("retained_topics", 0),
             tables=gauges.get("tables", 0),
             services=gauges.get("services", 0),

@@ -18,9 +18,12 @@ operations = Operations()
 
 
 class ResendBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Which dead letters to send again: all, or those to one address, until `limit` were sent."""
+    """Which dead letters to send again: all, those to one address, some by their numbers; until `limit` were sent."""
 
     address: Annotated[str, msgspec.Meta(max_length=1024)] | None = None
+    numbers: Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(min_length=1, max_length=1000)] | None = (
+        None
+    )
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] | None = None
 
 
@@ -49,4 +52,8 @@ async def dead_letters(backend: BrokerClient, address: str = "", limit: Limit = 
 async def resend(backend: BrokerClient, body: Annotated[ResendBody, Depends(JsonBody(ResendBody))]) -> Resent:
     """Send dead letters again, oldest first, and forget those that were sent."""
     backend.callers.check(commands.ListDeadLetters(address=body.address))
-    return await run_in_threadpool(backend.hub.resend_dead_letters, body.address, limit=body.limit)
+    sent = await run_in_threadpool(
+        backend.hub.resend_dead_letters, body.address, numbers=body.numbers, limit=body.limit
+    )
+    backend.callers.note_change("DEAD_LETTER_RESEND", body.address)
+    return sent

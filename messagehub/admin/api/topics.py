@@ -73,11 +73,21 @@ class MessageBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PublishedAnswer(msgspec.Struct):
-    """`offset` is that of a retained topic."""
+    """`offset` is that of a retained topic. `subscribers` is how many subscriptions the broker knew a moment after."""
 
     topic: str
     number: int
     offset: int | None
+    subscribers: int
+
+
+class SubscriptionsAnswer(msgspec.Struct):
+    """As their processes told the broker in the last seconds; counts are of all topics that a subscription matches.
+    `total` counts also those beyond the limit."""
+
+    topic: str | None
+    total: int
+    subscriptions: list[replies.ReportedSubscription]
 
 
 class MessagePage(msgspec.Struct, kw_only=True):
@@ -170,7 +180,9 @@ async def publish(
         is_retained = False
     number = await backend.hub.publish_async(topic, payload, headers=body.headers)
     backend.callers.note_change("TOPIC_PUBLISH", topic)
-    return PublishedAnswer(topic, number, number if is_retained else None)
+    known = await backend.hub.ask_async(commands.ListSubscriptions(topic=topic, limit=1))
+    assert isinstance(known, replies.SubscriptionList)
+    return PublishedAnswer(topic, number, number if is_retained else None, known.total)
 
 
 @operations.add("GET", "/api/v1/topic-stream", "consume", media="text/event-stream", codes=(42208,))
@@ -203,6 +215,23 @@ def _publication(topic: str) -> commands.Command:
 
 def _subscription(pattern: str) -> commands.Command:
     return commands.RegisterSubscriber(kind="group", name="tail", member_id="tail", lease="tail", patterns=[pattern])
+
+
+@operations.add("GET", "/api/v1/subscriptions", "observe", codes=(42202,))
+async def subscriptions(backend: BrokerClient, limit: Limit = 1000) -> SubscriptionsAnswer:
+    """Who subscribes to any topic now, and how many messages each got and lost."""
+    return await _subscriptions(backend, None, limit)
+
+
+@operations.add("GET", "/api/v1/topics/{topic}/subscribers", "observe", codes=(42202, 42208))
+async def subscribers(backend: BrokerClient, topic: Name, limit: Limit = 1000) -> SubscriptionsAnswer:
+    """Who gets what is published to a topic, plain or retained, by its name or a pattern, and how many got there."""
+    return await _subscriptions(backend, topic, limit)
+
+
+async def _subscriptions(backend: BrokerClient, topic: str | None, limit: int) -> SubscriptionsAnswer:
+    found = await backend.ask(commands.ListSubscriptions(topic=topic, limit=limit), replies.SubscriptionList)
+    return SubscriptionsAnswer(topic, found.total, found.subscriptions)
 
 
 @operations.add("GET", "/api/v1/topics/{topic}/positions", "observe", codes=(404, 42202, 42208))

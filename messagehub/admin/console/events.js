@@ -20,11 +20,11 @@ export function describe(event) {
   return [what, why, address && " · ", address && link(href("services"), address)];
 }
 
-/** A list of what happens from now on; `query` is that of /api/v1/events. */
+/** A list of what happened lately, as far as the hub's HTTP process has followed it, and of what happens from now on. */
 export function eventLog(query, signal) {
-  const empty = h("p", { class: "empty" }, "Nothing has happened since.");
+  const empty = h("p", { class: "empty" }, "Nothing is remembered, and nothing has happened since this view was opened. Events are followed while somebody looks, and for an hour after.");
   const list = h("ul", { class: "log", tabindex: "0", "aria-label": "Events" });
-  follow("api/v1/events", query, signal, ({ event, data }) => {
+  follow("api/v1/events", { ...query, newest: MOST }, signal, ({ event, data }) => {
     empty.hidden = true;
     if (event === "gap") {
       list.prepend(h("li", {}, h("time", {}, "–"), h("span", { class: "what warn-text" }, "some events were missed")));

@@ -113,6 +113,8 @@ addEventListener("hashchange", show);
 
 async function begin() {
   watchConnection();
+  const { view } = place();
+  if (VIEWS.some(([name]) => name === view)) import(`./views/${view}.js`).catch(() => {}); // while the hub is asked who calls; `show` says what fails
   try {
     await enter();
   } catch (error) {

@@ -8,6 +8,7 @@ GAUGES = {
     "most_messages_behind": "Messages that are not acknowledged under the durable name that is furthest behind.",
     "retained_topics": "Topics whose messages the broker stores.",
     "services": "Addresses that are served.",
+    "subjects": "Subjects of the schema registry that have a version.",
     "subscriptions": "Subscriptions to events, by clients that watch the registry or a channel.",
     "tables": "Channels that have a committed table.",
     "watched_directories": "Directories of channels in shared memory that the broker watches for changes.",

@@ -77,8 +77,7 @@ class PeerAudit:
 
 def _what(command: commands.AnyCommand) -> dict[str, Any]:
     name = access.about(command)
-    ids = (getattr(command, kind, None) for kind in ("producer_id", "consumer_id", "worker_id", "member_id"))
-    member = next(filter(None, ids), None)
+    member = access.member(command)
     return {
         "request": str(command.__struct_config__.tag),
         "correlation_id": command.id,

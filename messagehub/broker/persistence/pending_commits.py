@@ -16,6 +16,8 @@ _LOOKS_AT_NOTHING = (
     | commands.ServiceCommand
     | commands.RegisterSubscriber
     | commands.UnregisterSubscriber
+    | commands.ReportSubscriptions
+    | commands.ListSubscriptions
 )
 
 

@@ -26,6 +26,8 @@ class Holder:
     lag: int = 0  # items that were written after the last one that it read, whether the writer waits for it or not
     position: int = 0  # the last item that it has read; of a group, up to which all is done
     consumer_id: str | None = None  # None: nobody said
+    missed: int = 0  # items that were overwritten before it came to them
+    shares: int = 1  # it reads one of so many items: those of its share, where it is a member of a group
 
     @property
     def is_left_behind(self) -> bool:

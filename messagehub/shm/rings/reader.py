@@ -42,6 +42,7 @@ from messagehub.shm.rings.groups import MemberShare, Membership
 from messagehub.shm.rings.holders import held_count, most_of_all, share_of
 from messagehub.shm.rings.read_results import Gap, Item, Position, Start
 from messagehub.shm.rings.reader_files import (
+    SHARES,
     WRITER_FIFO,
     NoReaderFile,
     ReaderFile,
@@ -128,6 +129,8 @@ class RingReader:
                 undo.pop_all()
         except (RootUnusable, NothingThere):
             self._file = self._without_files(segment, readers_path, is_needed=honoured or group is not None)
+        if assignment is not None:
+            self._file.words[SHARES] = assignment.count
         self._held = held_count(self.header.block_id)
         self._core = core.Reader(
             block=segment.mapping,
@@ -163,6 +166,7 @@ class RingReader:
             header=self.header,
             verify=verify,
             is_writer_alive=self._sleep.is_writer_alive,
+            file_words=self._file.words,
         )
         # Not methods of this class: both are called for every item.
         self.take_value: Callable[[], Any] = self._core.take_value

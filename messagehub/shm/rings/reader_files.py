@@ -1,9 +1,9 @@
 """Reader files: what a writer knows of its readers.
 
 A reader makes a small file, which the writer maps read-only: the reader's cursor, its ticket (not 0 while it sleeps),
-whether it must not lose anything, how many slots it holds and its process; then a byte for each slot, which is 1 while
-the reader holds it (`core/ring.h`). Beside it lies the FIFO that wakes the reader. The reader files of a block share a
-directory and an index file.
+whether it must not lose anything, how many slots it holds, its process, and how many items it missed; then a byte for
+each slot, which is 1 while the reader holds it (`core/ring.h`). Beside it lies the FIFO that wakes the reader. The
+reader files of a block share a directory and an index file.
 
 Rule 1: a reader holds the lock of its file from before the file has a name until its last view is gone, so a file with
 a free lock is dead, and what it pins is free.
@@ -50,6 +50,8 @@ TICKET: Final = 1
 LOSSLESS: Final = 2
 HELD: Final = 3
 PID: Final = 4
+MISSED: Final = 5  # items that were overwritten before this reader came to them
+SHARES: Final = 6  # of a member of a group: how many share the items; 0 for a reader that reads all
 PINS_OFFSET: Final = 64
 INDEX: Final = "index"
 WRITER_FIFO: Final = "writer.fifo"
@@ -439,7 +441,16 @@ def _holder(words: memoryview, head: int, consumer_id: str | None = None) -> Hol
     position = words[CURSOR]
     lag = max(0, head - position)
     unread = lag if words[LOSSLESS] else None
-    return Holder(words[PID] or None, words[HELD], unread, lag=lag, position=position, consumer_id=consumer_id)
+    return Holder(
+        words[PID] or None,
+        words[HELD],
+        unread,
+        lag=lag,
+        position=position,
+        consumer_id=consumer_id,
+        missed=words[MISSED],
+        shares=max(words[SHARES], 1),
+    )
 
 
 def _fifo_path(file_path: str) -> str:

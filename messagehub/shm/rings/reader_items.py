@@ -12,6 +12,7 @@ from messagehub.shm.layout import CLAIM, EPOCH, FLAT, HEAD, HINT, LENGTH, SEQUEN
 from messagehub.shm.mapped_file import Segment
 from messagehub.shm.payloads import Codec
 from messagehub.shm.rings.read_results import Gap, Item, Producers
+from messagehub.shm.rings.reader_files import MISSED, SHARES
 from messagehub.shm.rings.reader_start import live_items
 
 _LATEST_ATTEMPTS = 64
@@ -29,8 +30,10 @@ class ReaderItems:
         header: Header,
         verify: bool,
         is_writer_alive: Callable[[], bool],
+        file_words: memoryview,
     ) -> None:
-        """With `verify` every payload is compared with its checksum."""
+        """With `verify` every payload is compared with its checksum. `file_words` are those of the reader's file."""
+        self._file_words = file_words
         self._ring = ring
         self._words, self._data = segment.words, segment.data
         self._codec = codec
@@ -135,6 +138,7 @@ class ReaderItems:
 
     def _lost(self, first: int, last: int) -> Gap:
         self._ring.advance(last)
+        self._file_words[MISSED] += (last - first) // max(self._file_words[SHARES], 1) + 1
         return Gap(first, last)
 
     def _live(self, lowest: int, *, claimed: bool) -> list[tuple[int, int]]:

@@ -144,6 +144,10 @@ class DurableSubscription(Subscription):
         self._fetcher: threading.Thread | None = None
 
     @property
+    def reported_as(self) -> tuple[Literal["durable"], str]:
+        return "durable", self.durable
+
+    @property
     def lost(self) -> int:
         return self.lost_to_retention
 

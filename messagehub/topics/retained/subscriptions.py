@@ -9,6 +9,7 @@ Rule 3: what was removed from the store before it was read, by retention or with
 
 import threading
 from collections.abc import Callable
+from typing import Literal
 
 from messagehub.errors import ConfigurationError, HubError, TopicNotFound
 from messagehub.protocol.topic_frames import incarnation_bytes
@@ -67,6 +68,10 @@ class RetainedSubscription(Subscription):
         self._received_to: dict[str, tuple[int, bytes]] = {}
         self._has_begun = self._wants_room = False
         self._moving = threading.Lock()  # positions, and the end of the buffer
+
+    @property
+    def reported_as(self) -> tuple[Literal["retained"], None]:
+        return "retained", None
 
     @property
     def lost(self) -> int:

@@ -1,7 +1,7 @@
 // Tokens for HTTP and keys for the broker: who has one, and what it allows.
 
 import { ask, get, own, poll } from "../api.js";
-import { button, dialog, field, h, heading, notice, panel } from "../dom.js";
+import { button, dialog, facts, field, h, heading, notice, panel } from "../dom.js";
 import { date } from "../format.js";
 import { table } from "../table.js";
 
@@ -11,11 +11,18 @@ export async function show(main, { signal }) {
   const tokens = listOf("Tokens", "tokens", () => load());
   const keys = listOf("Keys", "keys", () => load());
   const server = h("p", { class: "quiet" });
-  main.append(heading("Access"),
+  const everybody = h("div", {});
+  main.append(heading("Access"), panel("Without a token or a key", everybody),
     panel("Tokens", h("p", { class: "quiet" }, "A token lets a program or a person use HTTP, this page included."), h("div", { class: "filters" }, button("Add token", () => add("tokens", load), { class: "primary" })), tokens.element),
     panel("Keys", h("p", { class: "quiet" }, "A key lets a client connect to a shared hub."), server, h("div", { class: "filters" }, button("Add key", () => add("keys", load), { class: "primary" })), keys.element));
   async function load() {
-    const [listed, found] = await Promise.all([get(own("tokens"), undefined, { signal }), get(own("keys"), undefined, { signal })]);
+    const [listed, found, open] = await Promise.all(["tokens", "keys", "access"].map((what) => get(own(what), undefined, { signal })));
+    everybody.replaceChildren(facts([
+      ["Over HTTP, from this host, without a token", open.anonymous.join(" ") || "nothing"],
+      ["The owner's token (http.token in the hub's directory)", open.owner_token ? "everything" : "is not asked for: everybody may do everything"],
+      ["Programs of the hub's own user, on this host", "everything, without a token or a key"],
+      ["Other hosts", open.shared ? "the keys below" : "nothing: the hub has no keys yet"],
+    ]));
     tokens.update(listed);
     keys.update(found.keys);
     server.textContent = found.server_key ? `The hub's own key is ${found.server_key}` : "This hub is not shared: its own user connects without a key.";
@@ -39,9 +46,15 @@ function listOf(label, kind, changed) {
 function add(kind, changed) {
   const name = field("Name", "text", { required: true });
   const rights = field("Rights", "text", { required: true, value: "observe", placeholder: "observe produce:sensors.>" });
+  const role = field("Role", ["observe", "consume", "produce", "schema-admin", "admin"]);
+  const names = field("For names (pattern; empty: all)", "text", { placeholder: "sensors.>" });
+  const more = h("div", { class: "filters" }, role.element, names.element, button("Add this right", () => {
+    const right = [role.input.value, names.input.value.trim()].filter(Boolean).join(":");
+    rights.input.value = [...new Set([...rights.input.value.split(/\s+/).filter(Boolean), right])].join(" ");
+  }));
   const given = field("Public key (may stay empty: a new pair is made)", "text");
   dialog(kind === "tokens" ? "Add token" : "Add key", {
-    fields: kind === "tokens" ? [name, rights] : [name, rights, given], submit: "Add", text: RIGHTS,
+    fields: kind === "tokens" ? [name, rights, more] : [name, rights, more, given], submit: "Add", text: RIGHTS,
     act: async () => {
       const body = { name: name.input.value.trim(), rights: rights.input.value.split(/\s+/).filter(Boolean) };
       if (kind === "keys" && given.input.value.trim()) body.public = given.input.value.trim();

@@ -4,7 +4,7 @@ import { ask, get, own, poll } from "../api.js";
 import { chart, meter } from "../charts.js";
 import { badge, button, dialog, facts, field, h, heading, href, link, notice, panel } from "../dom.js";
 import { eventLog } from "../events.js";
-import { ago, byteRate, bytes, count, date, percent, rate, seconds, short } from "../format.js";
+import { ago, byteRate, bytes, count, date, percent, rate, seconds, short, time } from "../format.js";
 import { isLate, lagTone, onChange, series } from "../live.js";
 import { may } from "../rights.js";
 import { table } from "../table.js";
@@ -13,18 +13,24 @@ import { showTail } from "./tail.js";
 export async function show(main, { parts: [channel, tab = "members"], signal }) {
   const tabs = [["members", "Members and flow"], ...(may("consume", channel) ? [["tail", "Tail"]] : []), ["events", "Events"]];
   const state = h("span", {});
+  const end = may("admin") && button("Destroy", () => destroy(channel), { class: "danger" });
+  const nav = h("nav", { class: "tabs", "aria-label": "Parts of the channel" }, tabs.map(([name, title]) =>
+    h("a", { href: href("channels", channel, name), "aria-current": name === tab ? "page" : undefined }, title)));
+  const offer = (isThere) => {
+    if (end) end.hidden = !isThere;
+    for (const one of nav.children) if (one.textContent === "Tail") one.hidden = !isThere;
+  };
   main.append(h("div", { class: "crumb" }, link(href("channels"), "Channels")),
-    heading(channel, state, may("admin") && button("Destroy", () => destroy(channel), { class: "danger" })),
-    h("nav", { class: "tabs", "aria-label": "Parts of the channel" }, tabs.map(([name, title]) =>
-      h("a", { href: href("channels", channel, name), "aria-current": name === tab ? "page" : undefined }, title))));
+    heading(channel, state, end), nav);
   const body = h("div", {});
   main.append(body);
   onChange(signal, async () => {
     const found = await get(own("channels", channel), undefined, { signal });
     state.replaceChildren(badge(found.status));
-  }, (error) => { if (error.status === 404) state.replaceChildren(badge("ended")); });
+    offer(true);
+  }, (error) => { if (error.status === 404) { state.replaceChildren(badge("ended")); offer(false); } });
   if (tab === "tail") await showTail(body, channel, signal);
-  else if (tab === "events") body.append(panel("Events of this channel since the page was opened", eventLog({ prefix: `channel/${channel}/` }, signal)));
+  else if (tab === "events") body.append(panel("Events of this channel", eventLog({ prefix: `channel/${channel}/` }, signal)));
   else await showMembers(body, channel, signal);
 }
 
@@ -54,16 +60,19 @@ async function showMembers(body, channel, signal) {
   const consumers = table({
     label: "Consumers", key: (row) => row.consumer_id, most: 400, empty: "Nobody reads this channel.",
     columns: [
-      { label: "Consumer", value: (row) => row.consumer_id, width: "24%" },
-      { label: "Status", value: (row) => row.status, depends: (row) => isLate(readerOf(row)), width: "104px",
-        show: (row) => (row.status === "active" && isLate(readerOf(row)) ? badge("lagging") : badge(row.status)) },
-      { label: "Group", value: (row) => row.group ?? "", isMinor: true },
+      { label: "Consumer", value: (row) => row.consumer_id, width: "18%" },
+      { label: "Status", value: (row) => row.status, depends: (row) => [isLate(readerOf(row)), readerOf(row)?.missed_per_second > 0], width: "84px",
+        show: (row) => (row.status !== "active" ? badge(row.status) : readerOf(row)?.missed_per_second > 0 ? badge("losing", "bad") : isLate(readerOf(row)) ? badge("lagging") : badge(row.status)) },
+      { label: "Group", value: (row) => row.group ?? "", isMinor: true, width: "78px" },
       { label: "Process", value: (row) => `${row.pid ?? "–"} on ${row.host ?? "–"}`, isMinor: true },
-      { label: "Items/s", value: (row) => readerOf(row)?.items_per_second ?? null, show: (row) => rate(readerOf(row)?.items_per_second, ""), align: "right", isMinor: true, width: "76px" },
-      { label: "Lag, items", value: (row) => readerOf(row)?.lag_items ?? null, show: (row) => toned(readerOf(row), count(readerOf(row)?.lag_items)), align: "right", width: "88px" },
-      { label: "Lag, bytes", value: (row) => readerOf(row)?.lag_bytes ?? null, show: (row) => bytes(readerOf(row)?.lag_bytes), align: "right", isMinor: true, width: "92px" },
-      { label: "Lag, time", value: (row) => readerOf(row)?.lag_seconds ?? null, show: (row) => toned(readerOf(row), seconds(readerOf(row)?.lag_seconds)), align: "right", width: "84px" },
-      { label: "Holds", value: (row) => readerOf(row)?.held_slots ?? null, show: (row) => count(readerOf(row)?.held_slots), align: "right", isMinor: true, width: "64px" },
+      { label: "Items/s", value: (row) => readerOf(row)?.items_per_second ?? null, show: (row) => rate(readerOf(row)?.items_per_second, ""), align: "right", isMinor: true, width: "66px" },
+      { label: "Lag, items", value: (row) => readerOf(row)?.lag_items ?? null, show: (row) => toned(readerOf(row), count(readerOf(row)?.lag_items)), align: "right", isMinor: true, width: "86px" },
+      { label: "Lag, bytes", value: (row) => readerOf(row)?.lag_bytes ?? null, show: (row) => bytes(readerOf(row)?.lag_bytes), align: "right", isMinor: true, width: "84px" },
+      { label: "Lag, time", value: (row) => readerOf(row)?.lag_seconds ?? null, show: (row) => toned(readerOf(row), seconds(readerOf(row)?.lag_seconds)), align: "right", width: "78px" },
+      { label: "Lost", value: (row) => readerOf(row)?.missed_items ?? null, depends: (row) => readerOf(row)?.missed_per_second, width: "62px", align: "right", isMinor: true,
+        show: (row) => { const one = readerOf(row); return one?.missed_items ? h("span", { class: one.missed_per_second ? "bad-text" : "warn-text" }, count(one.missed_items)) : count(one?.missed_items); } },
+      { label: "Late since", value: (row) => readerOf(row)?.late_since ?? null, show: (row) => (readerOf(row)?.late_since ? time(readerOf(row).late_since) : "–"), align: "right", isMinor: true, width: "86px" },
+      { label: "Holds", value: (row) => readerOf(row)?.held_slots ?? null, show: (row) => count(readerOf(row)?.held_slots), align: "right", isMinor: true, width: "56px" },
       ...evictColumn(channel, "consumers", "consumer_id"),
     ],
   });

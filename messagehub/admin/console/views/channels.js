@@ -52,10 +52,10 @@ export async function show(main, place) {
     h("div", { class: "filters" }, search.element, status.element), list.element);
 
   onChange(signal, async () => {
-    let found = [];
+    const found = [];
     for await (const page of pages(own("channels"), {}, { signal })) {
-      found = found.concat(page);
-      if (found.length > all.length) { all = found; draw(); } // the first page is shown while the others come
+      found.push(...page);
+      if (!all.length) { all = [...found]; draw(); } // the first page is shown while the others come
     }
     all = found;
     draw();

@@ -4,7 +4,7 @@ import { everything, get, own, poll } from "../api.js";
 import { chart, meter } from "../charts.js";
 import { badge, facts, h, heading, href, link, panel } from "../dom.js";
 import { eventLog } from "../events.js";
-import { byteRate, bytes, count, date, plural, rate, seconds } from "../format.js";
+import { byteRate, bytes, count, date, plural, rate, seconds, time } from "../format.js";
 import { isLate, onChange } from "../live.js";
 
 export async function show(main, { signal }) {
@@ -29,7 +29,7 @@ export async function show(main, { signal }) {
   function draw() {
     if (!hub) return;
     const word = hub.problems.length ? "degraded" : hub.read_only ? "read only" : hub.draining ? "draining" : "healthy";
-    state.replaceChildren(badge(word));
+    state.replaceChildren(h("span", { class: "quiet" }, "broker "), badge(word));
     about.replaceChildren(facts(aboutHub(hub)));
     storage.replaceChildren(...[["Shared memory", hub.shared_memory], ["Disk", hub.disk]].map(([title, place]) => space(title, place)));
     const found = problems(hub, flow, channels);
@@ -58,8 +58,8 @@ function aboutHub(hub) {
   return [
     ["Host", hub.host], ["Version", hub.version], ["Up for", seconds(hub.uptime_seconds)], ["Started", date(hub.started_at)],
     ["Channels", number("channels", "channels")], ["Producers", count(counts.producers)], ["Consumers", count(counts.consumers)], ["Tables", count(counts.tables)],
-    ["Schemas", number("schemas", "schemas")], ["Retained topics", number("topics", "topics")], ["Services", number("services", "services")], ["Workers", count(counts.workers)],
-    ["Peers", count(counts.peers)], ["Broker", `pid ${hub.pid}, ${bytes(hub.processes?.broker?.memory_bytes)}`], ["HTTP", `pid ${hub.http_pid}, ${bytes(hub.processes?.http?.memory_bytes)}`],
+    ["Subjects", number("schemas", "subjects")], ["Schemas in them", count(counts.schemas)], ["Retained topics", number("topics", "topics")], ["Services", number("services", "services")], ["Workers", count(counts.workers)],
+    ["Clients registered", count(counts.leases)], ["Broker", `pid ${hub.pid}, ${bytes(hub.processes?.broker?.memory_bytes)}`], ["HTTP", `pid ${hub.http_pid}, ${bytes(hub.processes?.http?.memory_bytes)}`],
     ["Rings in", hub.ring_core === "c" ? "C" : hub.ring_core], ["Domain", hub.domain], ["Directory", hub.directory], ["Endpoint", hub.endpoints?.control],
   ];
 }
@@ -82,9 +82,10 @@ function problems(hub, flow, channels) {
     if (one.status === "conflict" || one.status === "stalled") found.push(line("bad", one.status, link(href("channels", one.channel), one.channel)));
   }
   for (const one of flow?.channels ?? []) {
-    const who = one.slowest ? `: ${one.slowest}` : "";
-    if (one.is_held_back) found.push(line("bad", "waits", "the writer of ", link(href("channels", one.channel), one.channel), ` waits for a reader${who}, ${count(one.lag_items)} items behind`));
-    else if (isLate(one)) found.push(line("warn", "lags", "a consumer of ", link(href("channels", one.channel), one.channel), ` is ${seconds(one.lag_seconds)} and ${count(one.lag_items)} items behind${who}`));
+    const who = one.slowest ? `: ${one.slowest}` : "", since = one.late_since ? `, at least since ${time(one.late_since)}` : "";
+    if (one.is_held_back) found.push(line("bad", "waits", "the writer of ", link(href("channels", one.channel), one.channel), ` waits for a reader${who}, ${count(one.lag_items)} items behind${since}`));
+    else if (one.missed_per_second > 0) found.push(line("bad", "loses", "a consumer of ", link(href("channels", one.channel), one.channel), ` loses ${rate(one.missed_per_second, " items/s")}, ${count(one.missed_items)} so far${since}${one.most_missed_by ? `: ${one.most_missed_by}` : ""}`));
+    else if (isLate(one)) found.push(line("warn", "lags", "a consumer of ", link(href("channels", one.channel), one.channel), ` is ${seconds(one.lag_seconds)} and ${count(one.lag_items)} items behind${since}${who}`));
   }
   if (hub.counts.dead_letters) found.push(line("warn", "letters", link(href("services"), plural(hub.counts.dead_letters, "dead letter")), " could not be delivered"));
   return found.slice(0, 50);

@@ -76,7 +76,7 @@ function verdict(found, text, type) {
       ? `Of ${found.touched.length} attached now, ${breaking.length ? `${breaking.length} would break.` : "nobody is known to break."}`
       : "Nobody is attached to the channel of this name now."),
     found.touched.length ? members(found.touched) : null,
-    newest && h("h3", {}, `What stands in the way of version ${newest.version}`),
+    newest && h("h3", {}, `Your text: what of it readers and writers of version ${newest.version} cannot take`),
     newest && textView("The schema with what stands in the way", shown, { notes: place(newest.differences, shown, type, text) }),
     ...older.flatMap((one) => [h("h3", {}, `Version ${one.version}`), ...one.differences.map(differenceNote)]),
   ].filter(Boolean);

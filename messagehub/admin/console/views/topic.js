@@ -1,19 +1,21 @@
-// One retained topic: its bounds, its history by offset or time, and who reads it under which durable name.
+// One topic: who gets it; of a retained one also its bounds, its history, and the durable names it is read under.
 
 import { ask, everything, get, own, poll } from "../api.js";
 import { button, dialog, facts, field, h, heading, href, link, notice, panel } from "../dom.js";
-import { bytes, count, date, payload } from "../format.js";
+import { bytes, count, date, payload, plural } from "../format.js";
 import { may } from "../rights.js";
 import { table } from "../table.js";
-import { bounds, messageTable, publish } from "./topics.js";
+import { bounds, keyedSubscribers, liveTail, messageTable, publish, subscriberTable } from "./topics.js";
 
 const PAGE = 100;
 
 export async function show(main, { parts: [topic], signal }) {
+  const erase = may("admin") && button("Delete", () => remove(topic), { class: "danger", hidden: true });
   main.append(h("div", { class: "crumb" }, link(href("topics"), "Topics")), heading(topic,
-    may("produce", topic) && button("Publish", () => publish(topic), { class: "primary" }),
-    may("admin") && button("Delete", () => remove(topic), { class: "danger" })));
-  const about = h("div", {});
+    may("produce", topic) && button("Publish", () => publish(topic), { class: "primary" }), erase));
+  const about = h("div", {}), got = h("p", { class: "quiet", role: "status" });
+  const subscribers = subscriberTable(`Subscribers of ${topic}`, "Nobody subscribes to it now, by its name or by a pattern.");
+  const history = h("div", {});
   const positions = table({
     label: "Durable names", key: (row) => row.position.name, most: 260, empty: "Nobody reads it under a durable name.",
     columns: [
@@ -26,14 +28,37 @@ export async function show(main, { parts: [topic], signal }) {
         button("Delete", () => forget(topic, row.position.name), { class: "small danger", "aria-label": `Delete ${row.position.name}` })] }] : []),
     ],
   });
-  main.append(panel("About", about), panel("Durable names", positions.element));
-  if (may("consume", topic)) showHistory(main, topic, signal);
+  const durable = panel("Durable names", positions.element);
+  durable.hidden = true;
+  main.append(panel("About", about), panel("Who gets it", got, subscribers.element), durable, history);
+  poll(2, signal, async () => {
+    const found = await get(own("topics", topic, "subscribers"), undefined, { signal });
+    const lost = found.subscriptions.reduce((sum, one) => sum + one.lost, 0);
+    got.textContent = `${plural(found.total, "subscription")} now${lost ? `, which lost ${count(lost)} messages` : ""}. Counts are of all topics that a subscription matches, as its process told in the last seconds.`;
+    subscribers.update(keyedSubscribers(found.subscriptions));
+  }, (error) => { got.textContent = error.message; });
+  let isRetained = null;
   await poll(2, signal, async () => {
     const [found, listed] = await Promise.all([get(own("topics", topic), undefined, { signal }), everything(own("topics", topic, "positions"), {}, { signal })]);
+    if (isRetained !== true) {
+      isRetained = true;
+      history.replaceChildren();
+      durable.hidden = false;
+      if (erase) erase.hidden = false;
+      if (may("consume", topic)) showHistory(history, topic, signal);
+    }
     about.replaceChildren(facts([["Stored messages", count(found.messages)], ["Stored bytes", bytes(found.size_bytes)], ["First offset", found.first_offset],
       ["Next offset", found.topic.next_offset], ["Oldest", date(found.oldest_at)], ["Bounds", bounds(found.topic.keep)], ["Created", date(found.topic.created_at)]]));
     positions.update(listed);
-  }, (error) => { if (error.status === 404) about.replaceChildren(h("p", { class: "failure" }, error.message)); });
+  }, (error) => {
+    if (error.status !== 404 || isRetained === false) return;
+    isRetained = false;
+    durable.hidden = true;
+    if (erase) erase.hidden = true;
+    about.replaceChildren(h("p", {}, "A plain topic: what is published goes to whoever subscribes at that moment, and is not stored. It leaves no trace at the broker: the counts below say who got how many."));
+    history.replaceChildren();
+    if (may("consume")) liveTail(history, topic, signal);
+  });
 }
 
 function showHistory(main, topic, signal) {

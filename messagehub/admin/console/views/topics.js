@@ -1,8 +1,8 @@
-// Retained topics, and what is published to any topic as it comes; `#/topics/NAME` shows one retained topic.
+// Retained topics, plain ones in use, and what is published to any topic as it comes; `#/topics/NAME` shows one topic.
 
-import { ask, everything, follow, own } from "../api.js";
+import { ask, everything, follow, get, own, poll } from "../api.js";
 import { badge, button, dialog, field, h, heading, href, link, notice, panel } from "../dom.js";
-import { bytes, count, date, seconds, time, value } from "../format.js";
+import { ago, bytes, count, date, plural, seconds, time, value } from "../format.js";
 import { onChange } from "../live.js";
 import { may } from "../rights.js";
 import { table } from "../table.js";
@@ -25,18 +25,57 @@ export async function show(main, place) {
       { label: "Created", value: (row) => row.created_at, show: (row) => date(row.created_at), isMinor: true, width: "178px" },
     ],
   });
-  main.append(panel("Retained topics", list.element));
+  const plain = table({
+    label: "Plain topics", key: (row) => row.name, most: 200, empty: "Nobody published to a plain topic in the last ten minutes, and nobody subscribes to one.",
+    columns: [
+      { label: "Topic", value: (row) => row.name, show: (row) => link(href("topics", row.name), row.name), width: "40%" },
+      { label: "Publishers now", value: (row) => row.publishers, align: "right" },
+      { label: "Published about", value: (row) => row.asked_at, show: (row) => (row.asked_at ? ago(row.asked_at) : "not lately"), align: "right" },
+    ],
+  });
+  const every = subscriberTable("Subscriptions", "Nobody subscribes to any topic.");
+  main.append(panel("Retained topics", list.element), panel("Plain topics in use", h("p", { class: "quiet" }, "They have no history. Choose one to see who gets it."), plain.element));
   if (may("consume")) liveTail(main, query.pattern ?? ">", signal);
-  await onChange(signal, async () => {
-    const topics = await everything(own("topics"), {}, { signal });
-    list.update(topics);
-    return topics.length;
+  main.append(panel("Who subscribes", every.element));
+  let retained = [];
+  onChange(signal, async () => {
+    retained = await everything(own("topics"), {}, { signal });
+    list.update(retained);
+    return retained.length;
+  });
+  await poll(2, signal, async () => {
+    const [used, found] = await Promise.all([get(own("plain-topics"), undefined, { signal }), get(own("subscriptions"), undefined, { signal })]);
+    const known = new Set([...retained, ...used].map((one) => one.name));
+    const named = found.subscriptions.flatMap((one) => one.patterns).filter((one) => !/[*>]/.test(one) && !known.has(one));
+    plain.update([...used, ...[...new Set(named)].map((name) => ({ name, publishers: 0, asked_at: null }))]);
+    every.update(keyedSubscribers(found.subscriptions));
+  });
+}
+
+const KINDS = { all: "everything", retained: "what is stored", group: "share of ", durable: "durable " };
+export const keyedSubscribers = (found) => found.map((one, at) => ({ ...one, key: `${one.host} ${one.pid} ${one.began_at} ${one.patterns} ${at}` }));
+
+/** Who subscribes, and how much each got; rows are those of /api/v1/subscriptions, with a key. */
+export function subscriberTable(label, empty) {
+  return table({
+    label, empty, key: (row) => row.key, most: 300, sort: 3, isDescending: true,
+    columns: [
+      { label: "Program", value: (row) => row.program ?? "", show: (row) => row.program ?? "unknown", width: "16%" },
+      { label: "Process", value: (row) => `${row.pid ?? "–"} on ${row.host ?? "–"}`, isMinor: true },
+      { label: "Subscribes to", value: (row) => row.patterns.join(", "), width: "16%" },
+      { label: "Received", value: (row) => row.received, show: (row) => count(row.received), align: "right", width: "104px" },
+      { label: "Lost", value: (row) => row.lost, show: (row) => (row.lost ? h("span", { class: "bad-text" }, count(row.lost)) : "0"), align: "right", width: "66px" },
+      { label: "Waiting", value: (row) => row.buffered, show: (row) => count(row.buffered), align: "right", isMinor: true, width: "80px" },
+      { label: "Last received", value: (row) => row.received_at, show: (row) => (row.received_at ? time(row.received_at) : "never"), align: "right", isMinor: true, width: "112px" },
+      { label: "Gets", value: (row) => `${KINDS[row.kind]}${row.name ?? ""}`, isMinor: true },
+      { label: "Since", value: (row) => row.began_at, show: (row) => h("span", { title: date(row.began_at) }, time(row.began_at)), isMinor: true, width: "88px" },
+    ],
   });
 }
 
 export const bounds = (keep) => [keep.messages && `${count(keep.messages)} messages`, bytes(keep.size_bytes), keep.seconds && seconds(keep.seconds)].filter(Boolean).join(", ");
 
-function liveTail(main, first, signal) {
+export function liveTail(main, first, signal) {
   const pattern = field("Pattern", "text", { value: first, required: true });
   const state = h("span", { class: "quiet", role: "status" });
   const list = messageTable("What is published", "Nothing has been published since.");
@@ -57,7 +96,7 @@ function liveTail(main, first, signal) {
     }, (now, error) => { state.textContent = now === "open" ? "following" : now === "refused" ? error.message : "not connected"; });
   }
   const form = h("form", { class: "filters" }, pattern.element, h("button", { type: "submit" }, "Follow"), button("Clear", () => { rows = []; draw(); }), state);
-  form.addEventListener("submit", (event) => { event.preventDefault(); history.replaceState(null, "", href("topics", { pattern: pattern.input.value })); start(); });
+  form.addEventListener("submit", (event) => { event.preventDefault(); if (location.hash.startsWith("#/topics?") || location.hash === "#/topics") history.replaceState(null, "", href("topics", { pattern: pattern.input.value })); start(); });
   main.append(panel("Live", form, list.element));
   start();
 }
@@ -68,6 +107,7 @@ export function messageTable(label, empty) {
     label, empty, key: (row) => row.key, sort: 0, isDescending: true, most: 460,
     onpick: (row) => dialog(`${row.topic}${row.offset ? ` at ${row.offset}` : ""}`, { submit: "Close", act: async () => {}, fields: [
       h("p", { class: "quiet" }, `${date(row.sent_at)}, ${row.kind}, ${bytes(row.size_bytes)}`),
+      h("p", {}, h("a", { href: href("topics", row.topic), onclick: (event) => event.target.closest("dialog").close() }, `Who gets ${row.topic}, and how many messages each received`)),
       Object.keys(row.headers ?? {}).length ? h("pre", {}, JSON.stringify(row.headers, null, 2)) : "",
       h("pre", { class: "secret" }, typeof row.payload === "string" ? row.payload : JSON.stringify(row.payload, null, 2)),
     ] }),
@@ -93,7 +133,8 @@ export function publish(topic) {
       const body = kind.input.value === "json" ? { json: JSON.parse(text) } : { text };
       if (headers.input.value.trim()) body.headers = JSON.parse(headers.input.value);
       const said = await ask("POST", own("topics", name.input.value.trim(), "messages"), { body });
-      notice(`Published to ${said.topic}${said.offset ? ` at offset ${said.offset}` : ""}.`);
+      const got = said.subscribers ? `${plural(said.subscribers, "subscription")} of it ${said.subscribers === 1 ? "is" : "are"} known` : "nobody is known to subscribe";
+      notice(`Published to ${said.topic}${said.offset ? ` at offset ${said.offset}` : ""}: ${got}.`, said.subscribers || said.offset ? "good" : "warn");
     },
   });
 }
