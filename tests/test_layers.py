@@ -1,6 +1,6 @@
 """The layers of docs and STYLE, enforced: each part imports only what stands below it, and the registry is pure.
 
-    cli | admin | spark | testing | notebook  →  messagehub (the API)  →  hub  →  hub_parts
+    cli | admin | spark | testing | notebook  →  cluster  →  messagehub (the API)  →  hub  →  hub_parts
     →  channels | services | jupyter  →  broker | topics | streams | discovery  →  client | store | payloads
     →  security  →  shm  →  protocol | runtime | display  →  settings  →  setting_checks | arguments  →  errors
     →  registry
@@ -33,6 +33,7 @@ ROWS: list[set[str]] = [
     {"hub_parts"},
     {"hub"},
     {"messagehub"},
+    {"cluster"},
     {"cli", "admin", "spark", "testing", "notebook"},
     {"__main__"},
 ]
