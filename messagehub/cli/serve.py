@@ -193,11 +193,11 @@ def _broker(settings: Settings, ending: ExitStack) -> "Broker":
             logging.getLogger("messagehub").warning(said, settings.database_path)
         return Broker(settings, lambda: SQLiteStore(settings.database_path, sync=settings.store_sync))
     try:
-        from messagehub.cluster.membership import Membership
+        from messagehub.cluster.membership import SiteMembership
     except ImportError as missing:
         said = f"a site takes grpcio and protobuf: pip install 'messagehub[site]' ({missing})"
         raise ConfigurationError(said) from None
-    membership = Membership(settings)
+    membership = SiteMembership(settings)
     ending.callback(membership.close)
     return Broker(settings, membership.open_store, membership.member)
 

@@ -56,7 +56,8 @@ _reply_decoder = msgspec.msgpack.Decoder(ReplyHead)
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Leader(msgspec.Struct, kw_only=True, frozen=True):
+@decodable
+class SiteLeader(msgspec.Struct, kw_only=True, frozen=True):
     """The hub that leads, as it says in the leader key."""
 
     host: str
@@ -102,7 +103,7 @@ class HubConnections:
 
     # -- from any thread -----------------------------------------------------------------------------------
 
-    def connect(self, leader: Leader | None, leadership: int) -> None:
+    def connect(self, leader: SiteLeader | None, leadership: int) -> None:
         """Send to this hub from now on; None: to nobody."""
         self._order(lambda: self._connect(leader, leadership))
 
@@ -191,7 +192,7 @@ class HubConnections:
         head = _reply_decoder.decode(first.bytes)
         self._post(Answered(head.number, head.status, head.revision, payload.bytes))
 
-    def _connect(self, leader: Leader | None, leadership: int) -> None:
+    def _connect(self, leader: SiteLeader | None, leadership: int) -> None:
         if self._dealer is not None:
             self._dealer.close(0)
             self._dealer = None

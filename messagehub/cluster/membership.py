@@ -17,7 +17,7 @@ import msgspec
 
 from messagehub.broker.site.link import Followed, HostsSeen, HubPath, Kind, LeaderSeen, Loaded, Lost, News, Status, Won
 from messagehub.broker.site.member import OLD_SECONDS, SiteMember
-from messagehub.cluster.connections import HubConnections, Leader
+from messagehub.cluster.connections import HubConnections, SiteLeader
 from messagehub.cluster.etcd_settings import etcd_access
 from messagehub.cluster.hosts import HostEntry, SiteHosts
 from messagehub.cluster.site_file import enter_directory, write_site_file
@@ -51,7 +51,7 @@ EPOCH_FLOOR = 1 << 51
 """Above every epoch that a hub on its own gives to a group of consumers."""
 
 
-class Membership:
+class SiteMembership:
     """Implements `SiteLink`. `open_store` comes first, then `member`; `close` in any case."""
 
     def __init__(self, settings: Settings) -> None:
@@ -90,7 +90,7 @@ class Membership:
             supervisor=self._supervisor,
         )
         self._closing.callback(self._connections.close)
-        self._leader = Leader(host=self.host, endpoint=self._connections.endpoint, key=keys.public)
+        self._leader = SiteLeader(host=self.host, endpoint=self._connections.endpoint, key=keys.public)
         entry = HostEntry(
             host=self.host,
             owner=self._file.owner,
@@ -265,7 +265,7 @@ class Membership:
         leader = None
         if seen is not None:
             try:
-                leader = msgspec.json.decode(seen[1], type=Leader)
+                leader = msgspec.json.decode(seen[1], type=SiteLeader)
             except msgspec.DecodeError:
                 log.error("the leader of site %s says nothing of itself that this hub can read", self.site)
         self._leader_host = leader.host if leader is not None else None
