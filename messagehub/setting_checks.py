@@ -196,6 +196,3 @@ def _check_site(settings: Any) -> None:
     endpoint = settings.site_endpoint
     if endpoint and (not endpoint.startswith("tcp://") or host_and_port(endpoint.removeprefix("tcp://")) is None):
         raise BadValue("must be tcp://HOST:PORT", "site_endpoint")
-    if not endpoint and not settings.endpoint.startswith("tcp://"):
-        said = "needs an address for the other hubs: name --site-endpoint tcp://HOST:PORT, or a TCP --endpoint"
-        raise BadValue(said, "site", "site_endpoint")

@@ -27,6 +27,7 @@ from messagehub.cli import (
     serve,
     service,
     services,
+    site,
     status,
     stop,
     subscribe,
@@ -87,6 +88,7 @@ app.add_typer(services.app)
 app.add_typer(service.app)
 app.add_typer(keys.app)
 app.add_typer(tokens.app)
+app.add_typer(site.app)
 
 
 def _print_version(is_asked: bool) -> None:

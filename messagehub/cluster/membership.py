@@ -21,7 +21,8 @@ from messagehub.cluster.connections import HubConnections, SiteLeader
 from messagehub.cluster.etcd_settings import etcd_access
 from messagehub.cluster.hosts import HostEntry, SiteHosts
 from messagehub.cluster.site_file import enter_directory, write_site_file
-from messagehub.errors import StoreError
+from messagehub.cluster.transfer import is_half_imported
+from messagehub.errors import ConfigurationError, StoreError
 from messagehub.runtime.supervision import Supervisor
 from messagehub.security.credentials import server_keys
 from messagehub.settings import Settings
@@ -60,6 +61,7 @@ class SiteMembership:
         self._settings = settings
         self._supervisor = Supervisor()
         self._access = etcd_access(settings)
+        self._endpoint = _site_endpoint(settings)
         self._news: deque[News] = deque()
         self._stopping = threading.Event()
         self._must_load = False
@@ -79,11 +81,14 @@ class SiteMembership:
         self._file = enter_directory(self._settings)
         self._client = client = EtcdClient(self._access, request_seconds=REQUEST_SECONDS)
         self._closing.callback(client.close)
+        if is_half_imported(client, self.site):
+            said = "was cut short: run `messagehub site import` again, and start the hubs when it is done"
+            raise ConfigurationError(f"the import of a registry into site {self.site!r} {said}")
         self._store = EtcdStore(client, self.site, None, MemoryStore(), site_id=self._file.site_id)
         self._keep_site_id(None if self._store.is_new else self._store.site_id)
         keys = server_keys(self._settings.keys_path)
         self._connections = HubConnections(
-            _site_endpoint(self._settings),
+            self._endpoint,
             keys,
             host_of_key=self._host_of_key,
             post=self._post,
@@ -287,5 +292,10 @@ class SiteMembership:
 def _site_endpoint(settings: Settings) -> str:
     if settings.site_endpoint:
         return settings.site_endpoint
+    if not settings.endpoint.startswith("tcp://"):
+        raise ConfigurationError(
+            f"a member of site {settings.site!r} needs an address for the other hubs: name --site-endpoint"
+            " tcp://HOST:PORT, or a TCP --endpoint"
+        )
     base, _, port = settings.endpoint.rpartition(":")
     return f"{base}:{int(port) + 5 if int(port) else 0}"

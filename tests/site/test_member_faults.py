@@ -14,7 +14,7 @@ import pytest
 
 from tests.etcd_server import EtcdMember, etcd
 from tests.integration.harness import Listener, Message, Peer, eventually, producer
-from tests.site.hosts import Site, SiteHub, site
+from tests.site.hosts import SiteHub, site
 
 
 @pytest.fixture(scope="module")
