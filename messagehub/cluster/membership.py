@@ -15,6 +15,7 @@ from time import monotonic
 
 import msgspec
 
+from messagehub.broker.persistence.restore import load_copy
 from messagehub.broker.site.link import Followed, HostsSeen, HubPath, Kind, LeaderSeen, Loaded, Lost, News, Status, Won
 from messagehub.broker.site.member import OLD_SECONDS, SiteMember
 from messagehub.cluster.connections import HubConnections, SiteLeader
@@ -41,7 +42,7 @@ from registry.records import SiteHost
 log = logging.getLogger("messagehub.site")
 
 REQUEST_SECONDS = 2.0
-LEADER_SECONDS = 3
+LEADER_SECONDS = 2
 """The term of the leader's lease: a leader that is killed is replaced after that."""
 HOSTS_SECONDS = 0.5
 PAUSE_SECONDS = 0.1
@@ -125,7 +126,7 @@ class SiteMembership:
             supervisor=self._supervisor,
         )
         self._closing.callback(election.close, timeout=STOP_SECONDS)
-        return SiteMember(self, self._settings)
+        return SiteMember(self)
 
     def close(self) -> None:
         self._stopping.set()
@@ -226,7 +227,7 @@ class SiteMembership:
             self._stopping.wait(PAUSE_SECONDS)
             return
         self._after, self._confirmed_at = reader.loaded_at, asked_at
-        self._tell_loop(Loaded(saved))
+        self._tell_loop(Loaded(load_copy(self._settings, saved)))
 
     def _take_head(self, head: Head) -> None:
         self._keep_site_id(head.site_id)

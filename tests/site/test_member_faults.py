@@ -103,6 +103,7 @@ def test_a_killed_leader_is_replaced_and_nothing_acknowledged_is_lost(member: Et
         check(writers, [hosts["alpha"], *others])
 
 
+@pytest.mark.slow
 def test_a_paused_leader_finds_out_that_another_hub_leads(member: EtcdMember, tmp_path: Path) -> None:
     with site(tmp_path, member.url, "alpha", "beta", "gamma") as hosts:
         others = [hosts["beta"], hosts["gamma"]]
@@ -121,6 +122,7 @@ def test_a_paused_leader_finds_out_that_another_hub_leads(member: EtcdMember, tm
         check(writers, list(hosts.hubs.values()))
 
 
+@pytest.mark.slow
 def test_reads_go_on_without_a_leader_and_commands_are_refused_as_retryable(tmp_path: Path) -> None:
     with etcd() as (alone,), site(tmp_path, alone.url, "alpha", "beta") as hosts:
         beta = hosts["beta"]
@@ -176,6 +178,7 @@ def _ended(heard: Listener) -> Message | None:
     return event if event["type"] == "PRODUCER_UNREGISTERED" else None
 
 
+@pytest.mark.slow
 def test_the_members_of_a_lost_host_end_with_its_lease(member: EtcdMember, tmp_path: Path) -> None:
     with site(tmp_path, member.url, "alpha", "beta") as hosts:
         beta = hosts["beta"]
@@ -192,6 +195,7 @@ def test_the_members_of_a_lost_host_end_with_its_lease(member: EtcdMember, tmp_p
         eventually(lambda: {each["health"] for each in hosts["alpha"].hosts()["hosts"]} == {"healthy"})
 
 
+@pytest.mark.slow
 def test_members_stay_while_the_hub_of_their_host_is_replaced(member: EtcdMember, tmp_path: Path) -> None:
     with site(tmp_path, member.url, "alpha", "beta") as hosts:
         beta = hosts["beta"]

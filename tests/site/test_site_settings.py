@@ -57,7 +57,10 @@ def run(*arguments: str) -> tuple[int, str]:
             ],
             "cannot be read from /nowhere",
         ),
-        (["--site", "lab", "--etcd", "http://127.0.0.1:1", "--site-endpoint", "tcp://127.0.0.1:0"], "no member of etcd"),
+        (
+            ["--site", "lab", "--etcd", "http://127.0.0.1:1", "--site-endpoint", "tcp://127.0.0.1:0"],
+            "no member of etcd",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_refused(arguments: list[str], said: str, tmp_path: Path) -> None:
@@ -81,6 +84,7 @@ def test_a_directory_belongs_to_a_site_or_to_a_hub_on_its_own(member: EtcdMember
     assert (code, "messagehub site import" in complaint) == (1, True)
 
 
+@pytest.mark.slow
 def test_a_site_that_was_replaced_is_refused(tmp_path: Path) -> None:
     with etcd() as (first,), site(tmp_path, first.url, "alpha") as hosts:
         name = hosts.name
@@ -132,6 +136,7 @@ def test_a_registry_moves_into_a_site_and_out_again(member: EtcdMember, tmp_path
     assert (code, "is there already" in said) == (1, True)
 
 
+@pytest.mark.slow
 def test_an_import_that_was_cut_short_is_seen_and_begun_anew(member: EtcdMember, tmp_path: Path) -> None:
     name = uuid.uuid4().hex
     with Served(tmp_path / "alone") as alone, Peer(alone.endpoint) as peer:

@@ -26,6 +26,10 @@ class CopiedLeases:
     def __contains__(self, lease: str) -> bool:
         return lease in self._members
 
+    def has(self, lease: str, member: Member) -> bool:
+        """Return whether a member is registered under a lease."""
+        return self._lease_of.get(member.channel, {}).get(member) == lease
+
     def take_ended(self) -> list[str]:
         """Return the leases that have ended since the last call."""
         ended, self._ended = self._ended, []

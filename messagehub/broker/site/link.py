@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple, Protocol
 
 from messagehub.broker.access.access_control import ReturnPath
-from messagehub.store import Saved
 from registry.events import AnyEvent
 from registry.records import SiteHost
+from registry.registry import Registry
 
 Kind = Literal["command", "report"]
 Status = Literal["done", "not_leader"]
@@ -23,9 +23,9 @@ class HubPath(ReturnPath):
 
 
 class Loaded(NamedTuple):
-    """All records of the site, loaded anew. What follows comes after them."""
+    """A copy of the registry that was loaded anew. What follows comes after it."""
 
-    saved: Saved
+    registry: Registry
 
 
 class Followed(NamedTuple):
@@ -118,6 +118,3 @@ class SiteLink(Protocol):
 
     def problem(self) -> str:
         """Return what is wrong with etcd, or an empty text."""
-
-
-Record = Callable[[list[AnyEvent]], None]

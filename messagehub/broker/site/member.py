@@ -19,7 +19,6 @@ import msgspec
 from messagehub import protocol
 from messagehub.broker.answers import Answer
 from messagehub.broker.parts import Parts
-from messagehub.broker.persistence.restore import load_copy
 from messagehub.broker.request_queue import Request
 from messagehub.broker.site import link as site_link
 from messagehub.broker.site.copied_leases import CopiedLeases
@@ -27,8 +26,8 @@ from messagehub.broker.site.forwarding import MOST_WAITING, Forwarded, Forwarded
 from messagehub.broker.site.host_reports import OwnHost, apply_report
 from messagehub.broker.site.link import HubPath, SiteLink
 from messagehub.errors import HubError, RateLimited, StoreReadOnly
-from messagehub.settings import Settings
 from registry import commands, replies
+from registry.channels.leases import Member
 from registry.errors import InvalidRequest
 from registry.events import AnyEvent
 from registry.registry import Registry
@@ -65,10 +64,9 @@ class Loop(msgspec.Struct, frozen=True):
 
 
 class SiteMember:
-    def __init__(self, link: SiteLink, settings: Settings) -> None:
+    def __init__(self, link: SiteLink) -> None:
         self.role = "follower"
         self._link = link
-        self._settings = settings
         self._forwarded = ForwardedRequests()
         self._leadership: int | None = None
         self._won: site_link.Won | None = None
@@ -95,6 +93,8 @@ class SiteMember:
         parts.stats.add(lambda: {"forwarded_commands": self._forwarded.count, "site_loads": self._loads})
         parts.stats.add_gauges(self._gauges)
         parts.requests.answer_by(HubPath, self._answer_hub)
+        if parts.access_control is not None:
+            parts.access_control.is_registered = self._is_registered
 
     @property
     def view(self) -> Registry:
@@ -130,8 +130,8 @@ class SiteMember:
                     self._take_request(news)
                 case site_link.LeaderSeen(leadership):
                     self._take_leader(leadership)
-                case site_link.Loaded(saved):
-                    self._take_copy(load_copy(self._settings, saved))
+                case site_link.Loaded(registry):
+                    self._take_copy(registry)
                 case site_link.Won():
                     self._won = news
                 case site_link.Lost(why):
@@ -201,9 +201,15 @@ class SiteMember:
             self._awaits_load = True
             self._link.load_anew()
             return
-        for event in head.events:
-            registry.log.follow(event)
-            self._leases.follow(event)
+        try:
+            for event in head.events:
+                registry.log.follow(event)
+                self._leases.follow(event)
+        except Exception:  # a defect, or records that do not fit: the copy may hold half a change
+            log.exception("site %s: a change of the leader cannot be followed", self._link.site)
+            self._parts.metrics.count("internal_errors")
+            self.load_anew("a change of the leader could not be followed")
+            return
         registry.log.revision = head.revision
         self._end_leases()
         self._loop.publish(head.events, head.revision)
@@ -228,6 +234,11 @@ class SiteMember:
         if ended and self._parts.access_control is not None:
             local = self._loop.registry().leases
             self._parts.access_control.leases_ended([lease for lease in ended if local.get(lease) is None])
+
+    def _is_registered(self, lease: str, member: Member) -> bool:
+        """Return whether somebody is registered under a lease, here or in the site."""
+        is_here = self._loop.registry().leases.has(lease, member)
+        return is_here or (self.role == "follower" and self._leases.has(lease, member))
 
     def _take_leader(self, leadership: int | None) -> None:
         if leadership == self._leadership:
