@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from messagehub import MessageHub
+from messagehub.shm.errors import BlockOnOtherHost
 from tests.etcd_server import EtcdMember, etcd
 from tests.integration.harness import Listener, Message, Peer, eventually, producer
 from tests.site.hosts import Site, site
@@ -93,3 +95,36 @@ def test_retained_topics_are_refused_in_a_site(hosts: Site) -> None:
         refused = hub.ask({"type": "TOPIC_KEEP", "topic": "t"})
         assert refused["code"] == "INVALID_REQUEST"
         assert "not available in a site" in refused["message"]
+
+
+def test_a_ring_of_another_host_is_found_and_not_taken_for_one_of_this_host(
+    hosts: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def on(name: str) -> MessageHub:
+        for key in ("MESSAGEHUB_HOST", "MESSAGEHUB_DOMAIN"):
+            monkeypatch.setenv(key, hosts[name].environment[key])
+        return MessageHub(dir=hosts[name].dir)
+
+    with on("alpha") as there, there.producer("ring", capacity=4, page_size=64) as ring:
+        ring.write(b"x")
+        with on("beta") as here:
+            found = here.discover("ring", wait=True)
+            assert found is not None
+            assert {each.host for each in found.producers} == {"alpha"}
+            with pytest.raises(BlockOnOtherHost, match="alpha"):
+                here.consumer("ring")
+
+
+def test_workers_and_producers_of_one_process_live_by_one_heartbeat_at_a_follower(hosts: Site) -> None:
+    beta = hosts["beta"]
+    serving = {"type": "WORKER_REGISTER", "address": "service:here", "worker_id": "w", "endpoint": "ipc:///x"}
+    assert beta.ask(serving | {"key": "k", "lease": "both"})["type"] == "WORKER_REGISTER_ACK"
+    assert beta.ask({"type": "HEARTBEAT", "lease": "both"})["known"]
+    assert beta.ask(producer("of_both", lease="both"))["type"] == "PRODUCER_REGISTER_ACK"
+    assert beta.ask({"type": "HEARTBEAT", "lease": "both"})["known"]
+    assert hosts["alpha"].ask({"type": "CHANNEL_DESTROY", "channel": "of_both"})["type"] == "CHANNEL_DESTROY_ACK"
+    eventually(lambda: beta.ask({"type": "DISCOVERY_REQUEST", "channel": "of_both"})["type"] == "ERROR")
+    assert beta.ask({"type": "HEARTBEAT", "lease": "both"})["known"]
+    addresses = [each["address"] for each in beta.ask({"type": "SERVICE_LIST_REQUEST"})["services"]]
+    assert addresses == ["service:here"]
+    assert hosts["alpha"].ask({"type": "SERVICE_LIST_REQUEST"})["services"] == []
