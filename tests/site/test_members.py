@@ -117,8 +117,9 @@ def test_a_ring_of_another_host_is_found_and_not_taken_for_one_of_this_host(
 
 def test_workers_and_producers_of_one_process_live_by_one_heartbeat_at_a_follower(hosts: Site) -> None:
     beta = hosts["beta"]
-    serving = {"type": "WORKER_REGISTER", "address": "service:here", "worker_id": "w", "endpoint": "ipc:///x"}
-    assert beta.ask(serving | {"key": "k", "lease": "both"})["type"] == "WORKER_REGISTER_ACK"
+    serving = {"type": "SERVICE_REGISTER", "address": "service:here", "worker_id": "w", "lease": "both"}
+    reached = {"endpoint": "unix:@messagehub-0123456789abcdef", "key": "00112233445566778899aabbccddeeff"}
+    assert beta.ask(serving | reached)["type"] == "SERVICE_REGISTER_ACK"
     assert beta.ask({"type": "HEARTBEAT", "lease": "both"})["known"]
     assert beta.ask(producer("of_both", lease="both"))["type"] == "PRODUCER_REGISTER_ACK"
     assert beta.ask({"type": "HEARTBEAT", "lease": "both"})["known"]

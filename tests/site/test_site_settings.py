@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import preloaded
-from tests.etcd_server import EtcdMember, etcd, put
+from tests.etcd_server import EtcdMember, enable_authentication, etcd, put
 from tests.integration.harness import PATIENCE_SECONDS, Peer, Served, eventually, producer
 from tests.site.hosts import site
 
@@ -166,3 +166,56 @@ def test_retained_topics_are_not_left_out_in_silence(member: EtcdMember, tmp_pat
     with sqlite3.connect(tmp_path / "alone" / "registry.db") as database:
         assert database.execute("SELECT count(*) FROM topics").fetchone() == (1,)
     database.close()
+
+
+def test_etcd_with_a_user_and_a_password_from_a_file(tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("secret\n")
+    with etcd() as (locked,):
+        with site(tmp_path, locked.url, etcd_user="hubs", etcd_password_file=str(password)) as hosts:
+            enable_authentication(locked, "hubs", "secret", f"/messagehub/{hosts.name}/")
+            for name in ("alpha", "beta"):
+                hosts.add(name)
+            assert eventually(lambda: hosts["beta"].ask(producer("c")))["type"] == "PRODUCER_REGISTER_ACK"
+        of_site = ["--site", "lab", "--etcd", locked.url, "--site-endpoint", "tcp://127.0.0.1:0"]
+        password.write_text("wrong\n")
+        given = ["--etcd-user", "hubs", "--etcd-password-file", str(password)]
+        code, complaint = run("serve", "--no-http", "--dir", str(tmp_path / "hub"), *of_site, *given)
+        assert (code, "refuses the user or the password" in complaint) == (1, True)
+
+
+def test_the_audit_logs_of_both_hubs_name_who_changed_what(member: EtcdMember, tmp_path: Path) -> None:
+    with site(tmp_path, member.url, "alpha", "beta", audit=True) as hosts:
+        assert hosts["beta"].ask(producer("audited", lease="mine"))["type"] == "PRODUCER_REGISTER_ACK"
+        assert hosts["beta"].ask({"type": "HEARTBEAT", "lease": "mine"})["known"]
+
+        def written(name: str) -> list[str]:
+            lines = (hosts[name].dir / "audit.log").read_text().splitlines()
+            return [json.loads(line)["who"] for line in lines if "audited" in line]
+
+        assert written("beta") == [f"user:{os.getuid()}"]
+        assert written("alpha") == [f"host:beta user:{os.getuid()}"]
+        (hosts["alpha"].dir / "access.json").write_text('{"keys": {}}')  # has alpha look at who is listed
+        eventually(lambda: hosts["beta"].ask({"type": "HEARTBEAT", "lease": "mine"})["known"])
+        assert hosts["alpha"].ask({"type": "DISCOVERY_REQUEST", "channel": "audited"})["status"] == "active"
+
+
+@pytest.mark.parametrize("command", [["backup"], ["restore", "--yes"]])
+def test_backups_are_refused_for_a_member(command: list[str], member: EtcdMember, tmp_path: Path) -> None:
+    with site(tmp_path, member.url, "alpha") as hosts:
+        code, complaint = run(*command, str(tmp_path / "copy.db"), "--dir", str(hosts["alpha"].dir))
+        assert (code, "is a member of a site" in complaint) == (1, True)
+
+
+def test_hosts_are_shown_at_the_command_line(member: EtcdMember, tmp_path: Path) -> None:
+    with site(tmp_path, member.url, "alpha", "beta") as hosts:
+        eventually(lambda: len(hosts["beta"].hosts()["hosts"]) == 2)
+        code, said = run("hosts", "--dir", str(hosts["beta"].dir))
+        assert code == 0
+        assert f"site {hosts.name}, seen from beta" in said
+        assert [line.split()[:3] for line in said.splitlines()[2:]] == [
+            ["alpha", "healthy", "leader"],
+            ["beta", "healthy", "follower"],
+        ]
+    with Served(tmp_path / "alone"):
+        assert run("hosts", "--dir", str(tmp_path / "alone")) == (0, "this hub is a member of no site\n")
