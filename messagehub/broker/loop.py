@@ -475,7 +475,7 @@ class Broker:
         for event in happened:
             if event.published:
                 self._publisher.enqueue(event)
-        self._host_watcher.follow(self._registry, happened)
+        self._host_watcher.follow(self._seen_registry, happened)
         self._publisher.release(revision)
 
     def _undo_unwritten(self, refused: HubError) -> None:

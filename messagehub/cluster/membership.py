@@ -71,6 +71,7 @@ class SiteMembership:
         self._leader_host: str | None = None
         self._election: Election | None = None
         self._watch: HeadWatch | None = None
+        self._preparing: threading.Thread | None = None
         self._seen: tuple[frozenset[str], frozenset[str]] | None = None
         self._closing = ExitStack()
         self._closing.callback(os.close, self.wake_fd)
@@ -117,7 +118,7 @@ class SiteMembership:
         keeping = self._supervisor.start("messagehub-hosts", self._keep_host)
         self._closing.callback(keeping.join, STOP_SECONDS)
         self._key = LeaderKey(self._client, self.site, ttl_seconds=LEADER_SECONDS)
-        self._election = election = Election(
+        self._election = Election(
             self._key,
             msgspec.json.encode(self._leader),
             on_won=self._take_over,
@@ -125,13 +126,16 @@ class SiteMembership:
             on_seen=self._see_leader,
             supervisor=self._supervisor,
         )
-        self._closing.callback(election.close, timeout=STOP_SECONDS)
         return SiteMember(self)
 
     def close(self) -> None:
         self._stopping.set()
         if self._watch is not None:
             self._watch.stop()
+        if self._election is not None:
+            self._election.close(timeout=STOP_SECONDS)
+        if self._preparing is not None:
+            self._preparing.join(STOP_SECONDS)
         self._closing.close()
 
     # -- for the loop --------------------------------------------------------------------------------------
@@ -250,7 +254,8 @@ class SiteMembership:
 
     def _take_over(self) -> None:
         """Prepare to lead, on a thread of its own: the one that calls this has to renew the lease."""
-        self._supervisor.start("messagehub-taking-over", partial(self._prepare, copy.copy(self._key)))
+        prepare = partial(self._prepare, copy.copy(self._key))
+        self._preparing = self._supervisor.start("messagehub-taking-over", prepare)
 
     def _prepare(self, fence: LeaderKey) -> None:
         while not self._stopping.is_set() and self._key.created_at == fence.created_at:

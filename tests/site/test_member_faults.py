@@ -126,10 +126,11 @@ def test_a_paused_leader_finds_out_that_another_hub_leads(member: EtcdMember, tm
 def test_reads_go_on_without_a_leader_and_commands_are_refused_as_retryable(tmp_path: Path) -> None:
     with etcd() as (alone,), site(tmp_path, alone.url, "alpha", "beta") as hosts:
         beta = hosts["beta"]
-        assert beta.ask(producer("before"))["type"] == "PRODUCER_REGISTER_ACK"
+        assert beta.ask(producer("before", lease="kept"))["type"] == "PRODUCER_REGISTER_ACK"
         alone.pause()
         refused = beta.ask(producer("unsure"))
         assert (refused["code"], refused["retryable"]) == ("STORE_READ_ONLY", True)
+        assert beta.ask({"type": "HEARTBEAT", "lease": "kept"})["known"]
         for hub in hosts.hubs.values():
             assert hub.ask({"type": "DISCOVERY_REQUEST", "channel": "before"})["status"] == "active"
         for hub in hosts.hubs.values():
@@ -171,6 +172,44 @@ def test_the_death_of_a_process_at_a_follower_is_told_to_watchers_at_the_leader(
             process.kill()
             ended = eventually(lambda: _ended(heard))
             assert ended["reason"] == "died"
+
+
+QUICK = {"heartbeat_seconds": 0.2, "stall_seconds": 0.6, "lease_seconds": 1.2}
+
+
+@pytest.mark.slow
+def test_a_paused_process_at_a_follower_stalls_and_keeps_its_members_whoever_leads(
+    member: EtcdMember, tmp_path: Path
+) -> None:
+    with site(tmp_path, member.url, "alpha", "beta", **QUICK) as hosts:
+        alpha, beta = hosts["alpha"], hosts["beta"]
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(beta.dir)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=beta.environment,
+        )
+
+        def statuses(hub: SiteHub) -> list[str]:
+            found = hub.ask({"type": "SNAPSHOT_REQUEST", "channel": "made_by_a_process"})["channels"]
+            return [each["status"] for channel in found for each in channel["producers"].values()]
+
+        with process:
+            assert process.stdout is not None
+            assert process.stdout.readline()
+            process.send_signal(signal.SIGSTOP)
+            eventually(lambda: statuses(alpha) == ["stalled"])
+            with Listener(alpha.endpoint, b"channel/made_by_a_process/") as heard:
+                lasts_until = time.monotonic() + 3 * QUICK["lease_seconds"]
+                eventually(lambda: heard.next() and time.monotonic() > lasts_until)
+                assert statuses(alpha) == ["stalled"]
+            alpha.stop()
+            eventually(beta.is_leader)
+            process.send_signal(signal.SIGCONT)
+            eventually(lambda: statuses(beta) == ["active"])
+            alpha.start()
+            process.kill()
+            eventually(lambda: statuses(alpha) == [])
 
 
 def _ended(heard: Listener) -> Message | None:

@@ -4,7 +4,8 @@ Rule 1: `HostWatcher` is given one of these instead of the registry, and cannot 
 and what it decides becomes a request to the leader.
 Rule 2: a report names the lease of each member that ended: one that has come back since is not ended by it.
 Rule 3: nothing is told twice while the answer is awaited. What the leader refused is asked again after a while.
-Rule 4: a conflict begins with the name of the host that sees it, and only that host ends it.
+Rule 4: the leader hears whose process lives, so that a process that is silent and alive keeps its members everywhere.
+Rule 5: a conflict begins with the name of the host that sees it, and only that host ends it.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,6 +29,8 @@ from registry.services.workers import ServiceDecisions
 from registry.topics.subscribers import Subscribers
 
 ASK_AGAIN_SECONDS = 5.0
+MOST_REPORTED = 2_000
+"""How many of a kind one report has: with names of any length it is well below what a message may have."""
 
 
 @decodable
@@ -45,9 +48,20 @@ class HostReport(Struct, kw_only=True):
     """By channel: what clashes on this host; None: nothing any more."""
     tables_gone: list[str] = field(default_factory=list)
     """Channels whose table was on this host."""
+    held: dict[str, bool] = field(default_factory=dict)
+    """Leases whose process this host's hub sees to live, so that silence does not end them; False: not any more."""
 
-    def is_empty(self) -> bool:
-        return not (self.died or self.released or self.expired or self.conflicts or self.tables_gone)
+    def take(self) -> "HostReport | None":
+        """Take as much of it as fits into one message; None if there is nothing."""
+        taken = HostReport(host=self.host)
+        for name in ("died", "released", "expired", "tables_gone"):
+            reported = getattr(self, name)
+            setattr(taken, name, reported[:MOST_REPORTED])
+            del reported[:MOST_REPORTED]
+        for name in ("conflicts", "held"):
+            reported = getattr(self, name)
+            setattr(taken, name, {key: reported.pop(key) for key in list(reported)[:MOST_REPORTED]})
+        return None if taken == HostReport(host=self.host) else taken
 
 
 _report_decoder: msgspec.json.Decoder[HostReport] = msgspec.json.Decoder(HostReport)
@@ -60,6 +74,8 @@ def apply_report(body: bytes, registry: Registry, *, now: float) -> list[events.
     happened = seen.end_reported(report.died, "died", now=now)
     happened += seen.end_reported(report.released, "released", now=now)
     happened += registry.end_leases(report.expired, now=now)
+    for lease, is_held in report.held.items():
+        registry.leases.hold(lease, is_held=is_held)
     for channel, reason in report.conflicts.items():
         happened += seen.show_conflict(channel, reason, now=now)
     for channel in report.tables_gone:
@@ -95,10 +111,8 @@ class OwnHost:
 
     def take_report(self) -> bytes | None:
         """Return what was seen since the last call."""
-        if self._report.is_empty():
-            return None
-        report, self._report = self._report, HostReport(host=self._host)
-        return msgspec.json.encode(report)
+        report = self._report.take()
+        return msgspec.json.encode(report) if report is not None else None
 
     def forget(self) -> None:
         """Ask for everything again: the leader is another one."""
@@ -112,8 +126,9 @@ class OwnHost:
         return self._registry().channels
 
     @property
-    def leases(self) -> Leases:
-        return self._registry().leases
+    def leases(self) -> "Leases | OwnHost":
+        """What is told whose process lives."""
+        return self._registry().leases if self.is_leading else self
 
     @property
     def services(self) -> ServiceDecisions:
@@ -159,6 +174,10 @@ class OwnHost:
             asked.refused, asked.ask_again_at = error, monotonic() + ASK_AGAIN_SECONDS
         else:
             del self._adoptions[key]
+
+    def hold(self, lease_id: str, *, is_held: bool) -> None:
+        self._registry().leases.hold(lease_id, is_held=is_held)  # of workers and subscribers
+        self._report.held[lease_id] = is_held
 
     def died(self, members: Iterable[Member], *, now: float) -> list[events.AnyEvent]:
         if self.is_leading:

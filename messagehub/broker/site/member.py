@@ -152,13 +152,11 @@ class SiteMember:
             self._must_look = False
             self.own_host.forget()
             self._loop.look_at_host()
-        report = self.own_host.take_report()
-        if report is not None:
+        while (report := self.own_host.take_report()) is not None:
             if self._leadership is None:
                 self._must_look = True
             else:
-                waiting = self._forwarded.add("report", report, user="", on_reply=self._reported)
-                self._send(waiting)
+                self._send(self._forwarded.add("report", report, user="", on_reply=self._reported))
         if monotonic() >= self._tell_at:
             self._tell_at = monotonic() + TELL_SECONDS
             self._tell()
@@ -306,6 +304,12 @@ class SiteMember:
             self._answer(waiting, reply, answer.payload)
 
     def _refuse(self, waiting: Forwarded, why: str) -> None:
+        """Refuse as retryable; but a heartbeat of somebody who is registered is no news, and the next leader begins
+        all leases anew."""
+        command = waiting.request[1] if waiting.request is not None else None
+        if isinstance(command, commands.Heartbeat) and command.lease in self._leases:
+            self._answer(waiting, replies.HeartbeatAck(known=True, notices=[]), None)
+            return
         self._answer(waiting, protocol.error_reply(StoreReadOnly(f"{why}: try again")), None)
 
     def _why_late(self, waiting: Forwarded) -> str:
