@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -153,20 +154,29 @@ sys.stdin.read()
 """
 
 
+@contextmanager
+def producing(hub: SiteHub) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process on the host of a hub that has registered a producer, and is killed at the end if it still lives."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(hub.dir)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=hub.environment,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline()
+            yield process
+        finally:
+            process.kill()
+
+
 def test_the_death_of_a_process_at_a_follower_is_told_to_watchers_at_the_leader(
     member: EtcdMember, tmp_path: Path
 ) -> None:
     with site(tmp_path, member.url, "alpha", "beta") as hosts:
         beta = hosts["beta"]
-        process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(beta.dir)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=beta.environment,
-        )
-        with process, Listener(hosts["alpha"].endpoint, b"channel/made_by_a_process/") as heard:
-            assert process.stdout is not None
-            assert process.stdout.readline()
+        with producing(beta) as process, Listener(hosts["alpha"].endpoint, b"channel/made_by_a_process/") as heard:
             record = hosts["alpha"].ask({"type": "SNAPSHOT_REQUEST", "channel": "made_by_a_process"})["channels"][0]
             assert [each["host"] for each in record["producers"].values()] == ["beta"]
             process.kill()
@@ -183,20 +193,12 @@ def test_a_paused_process_at_a_follower_stalls_and_keeps_its_members_whoever_lea
 ) -> None:
     with site(tmp_path, member.url, "alpha", "beta", **QUICK) as hosts:
         alpha, beta = hosts["alpha"], hosts["beta"]
-        process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(beta.dir)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=beta.environment,
-        )
 
         def statuses(hub: SiteHub) -> list[str]:
             found = hub.ask({"type": "SNAPSHOT_REQUEST", "channel": "made_by_a_process"})["channels"]
             return [each["status"] for channel in found for each in channel["producers"].values()]
 
-        with process:
-            assert process.stdout is not None
-            assert process.stdout.readline()
+        with producing(beta) as process:
             process.send_signal(signal.SIGSTOP)
             eventually(lambda: statuses(alpha) == ["stalled"])
             with Listener(alpha.endpoint, b"channel/made_by_a_process/") as heard:
