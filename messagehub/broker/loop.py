@@ -30,7 +30,8 @@ from messagehub.broker.persistence.restore import load
 from messagehub.broker.request_queue import MAX_BACKLOG
 from messagehub.broker.schema_worker.checker import START_SECONDS
 from messagehub.broker.service_changes import apply_changes
-from messagehub.broker.site.member import Loop, SiteMember
+from messagehub.broker.site.member import SiteMember
+from messagehub.broker.site.registry_copy import Loop
 from messagehub.errors import ConfigurationError, HubError, StoreReadOnly
 from messagehub.runtime.descriptors import wait_readable
 from messagehub.runtime.supervision import Supervisor
@@ -451,34 +452,18 @@ class Broker:
 
     def _for_site(self) -> Loop:
         return Loop(
-            record=self._record,
-            replace=self._replace_registry,
-            publish=self._publish_followed,
-            undo=self._undo_unwritten,
-            look_at_host=lambda: self._look_at_host(self._host_watcher.begin),
             registry=lambda: self._registry,
-            newest=lambda: self._unwritten.newest,
+            go_on_with=self._go_on_with,
+            record=self._record,
+            refuse_unwritten=self._release_or_refuse,
+            look_at_host=lambda: self._look_at_host(self._host_watcher.begin),
+            unwritten=self._unwritten,
         )
 
-    def _replace_registry(self, registry: Registry) -> None:
-        """Go on with a copy of the site's registry that was loaded."""
-        before, self._registry = self._registry, registry
-        registry.take_over_unstored(before, now=self._now())
-        self._unwritten.settle()
-        self._unwritten.newest = registry.revision
-        self._commit.resume(written=registry.revision)
-        self._retained.reset()
-        self._publisher.reset(registry.revision)
+    def _go_on_with(self, registry: Registry) -> None:
+        self._registry = registry
 
-    def _publish_followed(self, happened: list[AnyEvent], revision: int) -> None:
-        """Publish what another hub has decided and stored."""
-        for event in happened:
-            if event.published:
-                self._publisher.enqueue(event)
-        self._host_watcher.follow(self._seen_registry, happened)
-        self._publisher.release(revision)
-
-    def _undo_unwritten(self, refused: HubError) -> None:
+    def _release_or_refuse(self, refused: HubError) -> None:
         """Send replies whose changes are stored, and refuse the others."""
         self._release(self._commit.written)
         self._refuse_unwritten(refused)

@@ -269,7 +269,7 @@ class SiteMembership:
                 continue
             self._keep_site_id(head.site_id)
             begin = partial(self._store.begin, fence, head, changed_at)
-            self._tell_loop(Won(head.revision, EPOCH_FLOOR + fence.created_at, begin))
+            self._tell_loop(Won(fence.created_at, head.revision, EPOCH_FLOOR + fence.created_at, begin))
             return
 
     def _see_leader(self, seen: tuple[int, bytes] | None) -> None:

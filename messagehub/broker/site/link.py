@@ -39,6 +39,7 @@ class Followed(NamedTuple):
 class Won(NamedTuple):
     """This hub leads, as soon as its copy has reached `revision`, at which the leadership began."""
 
+    leadership: int
     revision: int
     epoch_floor: int
     begin: Callable[[], None]

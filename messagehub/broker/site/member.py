@@ -21,15 +21,14 @@ from messagehub.broker.answers import Answer
 from messagehub.broker.parts import Parts
 from messagehub.broker.request_queue import Request
 from messagehub.broker.site import link as site_link
-from messagehub.broker.site.copied_leases import CopiedLeases
 from messagehub.broker.site.forwarding import MOST_WAITING, Forwarded, ForwardedRequests
 from messagehub.broker.site.host_reports import OwnHost, apply_report
 from messagehub.broker.site.link import HubPath, SiteLink
+from messagehub.broker.site.registry_copy import Loop, RegistryCopy
 from messagehub.errors import HubError, RateLimited, StoreReadOnly
 from registry import commands, replies
 from registry.channels.leases import Member
 from registry.errors import InvalidRequest
-from registry.events import AnyEvent
 from registry.registry import Registry
 from registry.services.workers import SERVICE_COMMANDS
 from registry.topics.positions import POSITION_COMMANDS
@@ -39,28 +38,12 @@ from registry.topics.subscribers import SUBSCRIBER_COMMANDS
 log = logging.getLogger("messagehub.site")
 
 TELL_SECONDS = 1.0
+AGAIN_SECONDS = 0.05
 OLD_SECONDS = 5.0
 """A copy that nothing has confirmed for so long is shown as degraded."""
 _OF_THIS_HOST = {*TOPIC_COMMANDS, *POSITION_COMMANDS, *SERVICE_COMMANDS, *SUBSCRIBER_COMMANDS}
 FORWARDED = tuple(kind for kind in protocol.COMMANDS_BY_TYPE.values() if kind.writes and kind not in _OF_THIS_HOST)
 _DONE = b""
-
-
-class Loop(msgspec.Struct, frozen=True):
-    """What the loop of the broker does for its member."""
-
-    record: Callable[[list[AnyEvent]], None]
-    replace: Callable[[Registry], None]
-    """Go on with another registry, whose changes are all stored."""
-    publish: Callable[[list[AnyEvent], int], None]
-    """Publish what another hub has written, up to a revision."""
-    undo: Callable[[HubError], None]
-    """Send the replies whose changes are stored, and refuse the others."""
-    look_at_host: Callable[[], None]
-    """Look at this host as a whole."""
-    registry: Callable[[], Registry]
-    newest: Callable[[], int]
-    """The newest revision that was given to the store."""
 
 
 class SiteMember:
@@ -76,8 +59,10 @@ class SiteMember:
         self._must_look = True
         """Whether the leader has to hear of everything that is to be seen on this host."""
         self._tell_at = 0.0
+        self._send_again_at: float | None = None
+        """When to send what a hub that does not lead has sent back."""
+        self._own_leadership = 0
         self._hosts: site_link.HostsSeen | None = None
-        self._loads = 0
 
     @property
     def wake_fd(self) -> int:
@@ -87,10 +72,10 @@ class SiteMember:
         """Begin to follow. The registry is a copy already."""
         self._parts, self._loop = parts, loop
         self.own_host = OwnHost(loop.registry, self._link.host, self._ask_leader)
-        self._leases = CopiedLeases(loop.registry().channels.values())
+        self._copy = RegistryCopy(parts, loop, self.view)
         self._follow()
         parts.answers.replace({commands.KeepTopic: _refuse_topic, commands.ListHosts: self._list_hosts})
-        parts.stats.add(lambda: {"forwarded_commands": self._forwarded.count, "site_loads": self._loads})
+        parts.stats.add(lambda: {"forwarded_commands": self._forwarded.count, "site_loads": self._copy.loads})
         parts.stats.add_gauges(self._gauges)
         parts.requests.answer_by(HubPath, self._answer_hub)
         if parts.access_control is not None:
@@ -124,8 +109,8 @@ class SiteMember:
                 case site_link.Followed():
                     self._take_head(news)
                 case site_link.Answered():
-                    if (waiting := self._forwarded.answered(news)) is not None:
-                        self._send(waiting)
+                    if self._forwarded.answered(news) is not None:
+                        self._send_again_at = monotonic() + AGAIN_SECONDS  # it is about to lead, or does not any more
                 case site_link.Asked():
                     self._take_request(news)
                 case site_link.LeaderSeen(leadership):
@@ -157,10 +142,15 @@ class SiteMember:
                 self._must_look = True
             else:
                 self._send(self._forwarded.add("report", report, user="", on_reply=self._reported))
+        if self._send_again_at is not None and monotonic() >= self._send_again_at:
+            self._send_again_at = None
+            for waiting in self._forwarded.unsent():
+                self._send(waiting)
         if monotonic() >= self._tell_at:
             self._tell_at = monotonic() + TELL_SECONDS
             self._tell()
-        return min(self._forwarded.seconds_to_deadline(), max(self._tell_at - monotonic(), 0.0))
+        due_at = self._tell_at if self._send_again_at is None else min(self._tell_at, self._send_again_at)
+        return min(self._forwarded.seconds_to_deadline(), max(due_at - monotonic(), 0.0))
 
     def end(self) -> None:
         """Answer what is waiting, since the hub stops."""
@@ -200,17 +190,11 @@ class SiteMember:
             self._link.load_anew()
             return
         try:
-            for event in head.events:
-                registry.log.follow(event)
-                self._leases.follow(event)
+            self._copy.follow(head.events, head.revision)
         except Exception:  # a defect, or records that do not fit: the copy may hold half a change
             log.exception("site %s: a change of the leader cannot be followed", self._link.site)
             self._parts.metrics.count("internal_errors")
             self.load_anew("a change of the leader could not be followed")
-            return
-        registry.log.revision = head.revision
-        self._end_leases()
-        self._loop.publish(head.events, head.revision)
 
     def _take_copy(self, registry: Registry) -> None:
         """Go on with a copy that was loaded anew."""
@@ -220,23 +204,13 @@ class SiteMember:
         if not self._is_lost and registry.revision <= self._loop.registry().revision:
             return  # nothing new
         self._is_lost = False
-        self._loads += 1
-        self._loop.replace(registry)
-        self._leases = CopiedLeases(registry.channels.values(), self._leases)
-        self._end_leases()
+        self._copy.replace(registry)
         self._must_look = True
-
-    def _end_leases(self) -> None:
-        """Forget who owned leases that have ended; the leader's registry would tell by itself."""
-        ended = self._leases.take_ended()
-        if ended and self._parts.access_control is not None:
-            local = self._loop.registry().leases
-            self._parts.access_control.leases_ended([lease for lease in ended if local.get(lease) is None])
 
     def _is_registered(self, lease: str, member: Member) -> bool:
         """Return whether somebody is registered under a lease, here or in the site."""
         is_here = self._loop.registry().leases.has(lease, member)
-        return is_here or (self.role == "follower" and self._leases.has(lease, member))
+        return is_here or (self.role == "follower" and self._copy.leases.has(lease, member))
 
     def _take_leader(self, leadership: int | None) -> None:
         if leadership == self._leadership:
@@ -273,7 +247,7 @@ class SiteMember:
         is_known = registry.leases.get(command.lease) is not None
         if is_known and not self.is_loading and not isinstance(request[0], HubPath):
             answer = self._parts.answers.usual(request, registry, now)
-            if command.lease not in self._leases:
+            if command.lease not in self._copy.leases:
                 return answer
         return self._forward(request, registry, now)
 
@@ -307,7 +281,7 @@ class SiteMember:
         """Refuse as retryable; but a heartbeat of somebody who is registered is no news, and the next leader begins
         all leases anew."""
         command = waiting.request[1] if waiting.request is not None else None
-        if isinstance(command, commands.Heartbeat) and command.lease in self._leases:
+        if isinstance(command, commands.Heartbeat) and command.lease in self._copy.leases:
             self._answer(waiting, replies.HeartbeatAck(known=True, notices=[]), None)
             return
         self._answer(waiting, protocol.error_reply(StoreReadOnly(f"{why}: try again")), None)
@@ -349,6 +323,7 @@ class SiteMember:
         self.role = "leader"
         self.own_host.forget()
         self.own_host.is_leading = True
+        self._own_leadership = won.leadership
         won.begin()
         self._parts.commit.resume(written=registry.revision)
         self._parts.answers.restore((*FORWARDED, commands.Heartbeat))
@@ -379,7 +354,7 @@ class SiteMember:
 
     def _settle_loss(self, why: str) -> None:
         """Step down once the store has said what became of the last changes."""
-        if self._parts.commit.written >= self._loop.newest():
+        if self._parts.commit.written >= self._loop.unwritten.newest:
             self.step_down(why)
 
     def step_down(self, why: str) -> None:
@@ -388,13 +363,13 @@ class SiteMember:
         self._link.end_leading()
         self._is_lost = self._awaits_load = True
         self._follow()
-        self._loop.undo(StoreReadOnly(said))
+        self._loop.refuse_unwritten(StoreReadOnly(said))
         log.warning("site %s: this hub follows now: %s", self._link.site, why)
         self._link.load_anew()
 
     def _take_request(self, asked: site_link.Asked) -> None:
         """Serve what another hub forwards."""
-        if self.role != "leader" or self._is_lost:
+        if self.role != "leader" or self._is_lost or asked.leadership != self._own_leadership:
             self._link.answer(asked.path, "not_leader", 0, b"")
             return
         if asked.kind == "command":
