@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from messagehub import MessageHub
 from tests.etcd_server import EtcdMember, etcd
 from tests.integration.harness import Listener, Message, Peer, eventually, producer
 from tests.site.hosts import SiteHub, site
@@ -260,3 +261,46 @@ def test_a_leader_that_stops_hands_over_at_once(member: EtcdMember, tmp_path: Pa
         writer.end()
         check([writer], [hosts["beta"]])
         assert json.loads((hosts["alpha"].dir / "site.json").read_text())["site"] == hosts.name
+
+
+def test_a_producer_that_came_while_no_hub_ran_on_its_host_is_known_in_the_site(
+    member: EtcdMember, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with site(tmp_path, member.url, "alpha", "beta") as hosts:
+        alpha, beta = hosts["alpha"], hosts["beta"]
+        beta.stop()
+        for name in ("MESSAGEHUB_HOST", "MESSAGEHUB_DOMAIN"):
+            monkeypatch.setenv(name, beta.environment[name])
+        with MessageHub(dir=beta.dir) as hub, hub.producer("adopted", capacity=4, page_size=64) as ring:
+            ring.write(b"x")
+            beta.start()
+            found = eventually(lambda: _found(alpha, "adopted"))
+            assert found["blocks"][0]["host"] == "beta"
+        eventually(lambda: alpha.ask({"type": "DISCOVERY_REQUEST", "channel": "adopted"})["type"] == "ERROR")
+
+
+def test_a_conflict_on_one_host_is_shown_everywhere_and_ended_by_that_host_alone(
+    member: EtcdMember, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with site(tmp_path, member.url, "alpha", "beta") as hosts:
+        alpha, beta = hosts["alpha"], hosts["beta"]
+        assert alpha.ask(producer("clashing", schema_hash="another"))["type"] == "PRODUCER_REGISTER_ACK"
+        beta.stop()
+        for name in ("MESSAGEHUB_HOST", "MESSAGEHUB_DOMAIN"):
+            monkeypatch.setenv(name, beta.environment[name])
+        with MessageHub(dir=beta.dir) as hub, hub.producer("clashing", capacity=4, page_size=64):
+            beta.start()
+            for hub_of_site in (alpha, beta):
+                eventually(lambda hub=hub_of_site: (_conflict(hub) or "").startswith("beta: "))
+        eventually(lambda: _conflict(alpha) is None)
+
+
+def _found(hub: SiteHub, channel: str) -> Message | None:
+    said = hub.ask({"type": "DISCOVERY_REQUEST", "channel": channel})
+    return said if said.get("status") == "active" else None
+
+
+def _conflict(hub: SiteHub) -> str | None:
+    found = hub.ask({"type": "SNAPSHOT_REQUEST", "channel": "clashing"})["channels"]
+    conflict: str | None = found[0]["conflict"]
+    return conflict
