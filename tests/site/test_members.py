@@ -37,6 +37,8 @@ def test_what_is_written_at_a_follower_is_there_at_once_and_at_the_leader(hosts:
         assert given["type"] == "SCHEMA_REGISTER_ACK"
         found = here.ask({"type": "SCHEMA_REQUEST", "schema_id": given["schema_id"]})
         assert found["schema"]["subject"] == "s"
+        stats = here.stats()
+        assert stats["store"]["written_revision"] == stats["revision"]
         assert hosts["alpha"].is_leader()
         assert not hosts["beta"].is_leader()
 

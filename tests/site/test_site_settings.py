@@ -213,6 +213,7 @@ def test_hosts_are_shown_at_the_command_line(member: EtcdMember, tmp_path: Path)
         code, said = run("hosts", "--dir", str(hosts["beta"].dir))
         assert code == 0
         assert f"site {hosts.name}, seen from beta" in said
+        assert "this hub is a member of a site" in run("doctor", "--dir", str(hosts["beta"].dir))[1]
         assert [line.split()[:3] for line in said.splitlines()[2:]] == [
             ["alpha", "healthy", "leader"],
             ["beta", "healthy", "follower"],

@@ -45,6 +45,7 @@ class RegistryCopy:
             registry.log.follow(event)
             self.leases.follow(event)
         registry.log.revision = revision
+        parts.commit.follow(revision)
         self._end_leases()
         for event in happened:
             if event.published:
