@@ -15,6 +15,7 @@ import logging
 import os
 from collections.abc import Callable
 from time import monotonic
+from typing import TYPE_CHECKING
 
 import msgspec
 import zmq
@@ -30,8 +31,6 @@ from messagehub.broker.persistence.restore import load
 from messagehub.broker.request_queue import MAX_BACKLOG
 from messagehub.broker.schema_worker.checker import START_SECONDS
 from messagehub.broker.service_changes import apply_changes
-from messagehub.broker.site.member import SiteMember
-from messagehub.broker.site.registry_copy import Loop
 from messagehub.errors import ConfigurationError, HubError, StoreReadOnly
 from messagehub.runtime.descriptors import wait_readable
 from messagehub.runtime.supervision import Supervisor
@@ -43,6 +42,10 @@ from registry import commands, replies
 from registry.access import LISTS
 from registry.events import AnyEvent
 from registry.registry import Registry
+
+if TYPE_CHECKING:
+    from messagehub.broker.site.member import SiteMember
+    from messagehub.broker.site.registry_copy import Loop
 
 log = logging.getLogger("messagehub.broker")
 
@@ -56,7 +59,7 @@ _COUNTED = commands.ServiceCommand | commands.UnregisterSubscriber
 
 class Broker:
     def __init__(
-        self, settings: Settings, open_store: Callable[[], Store], site: Callable[[], SiteMember] | None = None
+        self, settings: Settings, open_store: Callable[[], Store], site: "Callable[[], SiteMember] | None" = None
     ) -> None:
         """`open_store` is called only once the locks of the directory are ours, and then `site`, which makes the hub a
         member of a site."""
@@ -450,7 +453,9 @@ class Broker:
 
     # -- a site --------------------------------------------------------------------------------------------
 
-    def _for_site(self) -> Loop:
+    def _for_site(self) -> "Loop":
+        from messagehub.broker.site.registry_copy import Loop  # which a hub on its own does not load
+
         return Loop(
             registry=lambda: self._registry,
             go_on_with=self._go_on_with,
