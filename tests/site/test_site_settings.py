@@ -57,9 +57,10 @@ def run(*arguments: str) -> tuple[int, str]:
             ],
             "cannot be read from /nowhere",
         ),
-        (
+        pytest.param(
             ["--site", "lab", "--etcd", "http://127.0.0.1:1", "--site-endpoint", "tcp://127.0.0.1:0"],
             "no member of etcd",
+            marks=pytest.mark.slow,
         ),
     ],
 )
