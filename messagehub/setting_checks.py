@@ -24,6 +24,9 @@ HTTP_PATHS = frozenset(
     )
 )
 """What the paths that HTTP serves begin with."""
+_SITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_SITE_ONLY = ("etcd_user", "etcd_password_file", "etcd_ca", "etcd_cert", "etcd_key", "site_endpoint")
+LEAST_HOST_LEASE_SECONDS = 2.0
 _LEAST = {
     "trace_size": 0,
     "kept_limit_bytes": 0,
@@ -56,6 +59,7 @@ def check(settings: Any) -> None:
     _check_rights(settings)
     _check_proxies(settings.http_trusted_proxies)
     _check_prefix(settings.http_prefix)
+    _check_site(settings)
 
 
 def host_and_port(address: str) -> tuple[str, int] | None:
@@ -174,3 +178,21 @@ def _check_prefix(prefix: str) -> None:
         raise BadValue("is not a path such as /hub, without a slash at its end", "http_prefix")
     if prefix and prefix.split("/")[1] in HTTP_PATHS:
         raise BadValue("begins with a path of the hub's own: choose another", "http_prefix")
+
+
+def _check_site(settings: Any) -> None:
+    if bool(settings.site) != bool(settings.etcd):
+        given, missing = ("site", "etcd") if settings.site else ("etcd", "site")
+        raise BadValue(f"is set and {missing} is not: a hub is a member of a site whose registry is in etcd", given)
+    for name in _SITE_ONLY:
+        if getattr(settings, name) and not settings.site:
+            raise BadValue("is set, but this hub is a member of no site: name one with site and etcd", name, "site")
+    if settings.host_lease_seconds < LEAST_HOST_LEASE_SECONDS:
+        raise BadValue(f"is less than {LEAST_HOST_LEASE_SECONDS:g} s, which a busy host may miss", "host_lease_seconds")
+    if not settings.site:
+        return
+    if not _SITE.fullmatch(settings.site):
+        raise BadValue("is not a letter or digit and up to 63 letters, digits, '_', '-' or '.'", "site")
+    endpoint = settings.site_endpoint
+    if endpoint and (not endpoint.startswith("tcp://") or host_and_port(endpoint.removeprefix("tcp://")) is None):
+        raise BadValue("must be tcp://HOST:PORT", "site_endpoint")

@@ -61,6 +61,8 @@ _HUB_ONLY = frozenset(
         *("requests_per_second", "registrations_per_peer", "subscriptions_per_peer"),
         *("http_cert", "http_key", "http_anonymous", "http_cors"),
         *("http_access_log", "http_trusted_proxies", "http_prefix"),
+        *("site", "etcd", "etcd_user", "etcd_password_file", "etcd_ca", "etcd_cert", "etcd_key"),
+        *("site_endpoint", "host_lease_seconds"),
     }
 )
 """What no client reads from the file."""
@@ -161,6 +163,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Addresses and networks of reverse proxies, separated by spaces."""
     http_prefix: str = ""
     """The path under which a reverse proxy serves the hub, such as `/hub`."""
+    # A site: several hubs that share one registry (docs/howto/several-hosts.md).
+    site: str = ""
+    """The name of the site that the hub is a member of; goes with `etcd`."""
+    etcd: str = ""
+    """The addresses of etcd's members: `http://HOST:PORT` or `https://HOST:PORT`, separated by commas."""
+    etcd_user: str = ""
+    """The user of etcd; goes with `etcd_password_file`."""
+    etcd_password_file: str = ""
+    """The file with the password of etcd's user, in its first line."""
+    etcd_ca: str = ""
+    """The certificates that those of etcd's members are signed by, a file in PEM form; the system's where none is
+    named."""
+    etcd_cert: str = ""
+    """The certificate to show to etcd, a file in PEM form; goes with `etcd_key`."""
+    etcd_key: str = ""
+    """The key of that certificate."""
+    site_endpoint: str = ""
+    """Where this hub takes what other hubs of the site forward: `tcp://HOST:PORT`, which they can reach. Beside a TCP
+    endpoint: five ports above it."""
+    host_lease_seconds: float = 10.0
+    """A host whose hub is silent for so long is lost, and what is registered there ends: 2 or more."""
 
     @classmethod
     def load(cls, **arguments: Any) -> "Settings":
@@ -268,6 +291,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def access_path(self) -> Path:
         """Which keys and tokens may do what."""
         return self.dir / "access.json"
+
+    @property
+    def site_path(self) -> Path:
+        """Which site the hub is a member of."""
+        return self.dir / "site.json"
 
     @property
     def keys_path(self) -> Path:

@@ -178,6 +178,7 @@ RULES: dict[type[commands.Command], Rule] = {
     commands.ReportDeadLetter: Rule(None),
     commands.ListDeadLetters: Rule("admin"),  # payloads are in them
     commands.RemoveDeadLetters: Rule("admin"),
+    commands.ListHosts: Rule("observe"),
     commands.Stats: Rule("observe"),
     commands.Trace: Rule("observe"),
 }

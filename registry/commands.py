@@ -759,6 +759,10 @@ class RemoveDeadLetters(ServiceCommand, tag="DEAD_LETTER_REMOVE"):
     ]
 
 
+class ListHosts(Command, tag="HOST_LIST_REQUEST"):
+    """The hosts of the site that the hub is a member of."""
+
+
 class Ping(Command, tag="PING"):
     """Check that the broker answers. Topic subscribers of the text `echo` get it too: so they know that they are."""
 
@@ -838,6 +842,7 @@ AnyCommand = (
     | ReportDeadLetter
     | ListDeadLetters
     | RemoveDeadLetters
+    | ListHosts
     | Ping
     | Stats
     | Trace

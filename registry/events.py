@@ -26,7 +26,7 @@ from registry.records import (
     TopicPosition,
 )
 
-Reason = Literal["released", "expired", "replaced", "died", "evicted"]
+Reason = Literal["released", "expired", "replaced", "died", "evicted", "host_lost"]
 
 
 class Event(Struct, kw_only=True, tag_field="type"):

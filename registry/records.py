@@ -422,3 +422,21 @@ class DeadLetter(Struct, kw_only=True, frozen=True):
     number: Annotated[Count, Meta(description="given by the broker; what DEAD_LETTER_REMOVE takes")] = (
         0  # given by the broker, by which it is removed
     )
+
+
+HostHealth = Literal["healthy", "degraded", "lost"]
+
+
+class SiteHost(Struct, kw_only=True, frozen=True):
+    """A host whose hub is a member of a site."""
+
+    host: Annotated[str, Meta(description="the name of the host")]
+    health: Annotated[
+        HostHealth,
+        Meta(description="`degraded`: its hub cannot reach etcd; `lost`: nothing was heard for the term of its lease"),
+    ]
+    is_leader: Annotated[bool, Meta(description="whether its hub decides the commands of the site")] = False
+    revision: Annotated[int, Meta(description="the revision of its copy of the registry, as it said last")] = 0
+    lag: Annotated[int, Meta(description="how many revisions that is behind the newest one that this hub knows")] = 0
+    endpoint: Annotated[str, Meta(description="where its hub takes what other hubs forward")] = ""
+    version: Annotated[str, Meta(description="the version of its hub's program")] = ""

@@ -27,6 +27,7 @@ from registry.records import (
     SchemaType,
     SchemaVersion,
     Service,
+    SiteHost,
     Strategy,
     SubscriptionState,
     Table,
@@ -665,6 +666,21 @@ class DeadLettersRemoved(Reply, tag="DEAD_LETTER_REMOVE_ACK"):
     kept: Annotated[int, Meta(description="how many the broker has now")]
 
 
+class HostList(Reply, tag="HOST_LIST_RESPONSE"):
+    """Without a site, `site` is null and there are no hosts."""
+
+    site: Annotated[str | None, Meta(description="the name of the site; null if the hub is a member of none")]
+    host: Annotated[str | None, Meta(description="the host of the hub that answers")]
+    role: Annotated[
+        Literal["single", "leader", "follower"], Meta(description="whether the hub that answers decides commands")
+    ]
+    hosts: Annotated[list[SiteHost], Meta(description="by name")]
+    age_seconds: Annotated[
+        float, Meta(description="for how long etcd has not confirmed that the copy of the hub that answers is complete")
+    ]
+    revision: fields.Revision[int]
+
+
 class Pong(Reply, tag="PONG"):
     broker_id: fields.BrokerId[str]
     revision: fields.Revision[int]
@@ -763,6 +779,7 @@ AnyReply = (
     | DeadLetterReported
     | DeadLetterList
     | DeadLettersRemoved
+    | HostList
     | Pong
     | StatsReport
     | TraceReport

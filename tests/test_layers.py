@@ -1,6 +1,6 @@
 """The layers of docs and STYLE, enforced: each part imports only what stands below it, and the registry is pure.
 
-    cli | admin | spark | testing | notebook  →  messagehub (the API)  →  hub  →  hub_parts
+    cli | admin | spark | testing | notebook  →  cluster  →  messagehub (the API)  →  hub  →  hub_parts
     →  channels | services | jupyter  →  broker | topics | streams | discovery  →  client | store | payloads
     →  security  →  shm  →  protocol | runtime | display  →  settings  →  setting_checks | arguments  →  errors
     →  registry
@@ -33,6 +33,7 @@ ROWS: list[set[str]] = [
     {"hub_parts"},
     {"hub"},
     {"messagehub"},
+    {"cluster"},
     {"cli", "admin", "spark", "testing", "notebook"},
     {"__main__"},
 ]
@@ -222,7 +223,8 @@ def test_importing_messagehub_loads_nothing_heavy() -> None:
 def test_a_hub_on_its_embedded_default_loads_nothing_of_etcd() -> None:
     program = (
         "import sys; from messagehub.broker.loop import Broker; from messagehub.store.sqlite import SQLiteStore;"
-        "print(*[name for name in sys.modules if 'grpc' in name or 'etcd' in name or name == 'google.protobuf'])"
+        "print(*[name for name in sys.modules if 'grpc' in name or 'etcd' in name or name == 'google.protobuf'"
+        " or name.startswith(('messagehub.cluster', 'messagehub.broker.site'))])"
     )
     ran = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True

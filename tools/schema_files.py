@@ -21,7 +21,7 @@ import msgspec
 from messagehub import protocol
 from registry import commands, replies
 from registry.events import AnyEvent, ServiceChanged
-from registry.records import Keep, RetainedTopic
+from registry.records import Keep, RetainedTopic, SiteHost
 from registry.registry import Registry
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -221,6 +221,7 @@ _SCENARIO: tuple[dict[str, Any] | float, ...] = (
         ],
     },
     {"type": "SUBSCRIPTION_LIST_REQUEST", "id": "94", "topic": "orders.eu"},
+    {"type": "HOST_LIST_REQUEST", "id": "54"},
     {"type": "PING", "id": "15"},
     {"type": "STATS_REQUEST", "id": "16"},
     {"type": "TRACE_REQUEST", "id": "17", "correlation_id": "15", "limit": 10},
@@ -276,6 +277,31 @@ _BY_THE_BROKER: tuple[replies.Reply | protocol.Beacon, ...] = (
         gauges={"watched_processes": 1},
         store={"written_revision": 15, "transactions": 9},
     ),
+    replies.HostList(
+        id="54",
+        site="lab",
+        host="acquisition1",
+        role="follower",
+        hosts=[
+            SiteHost(
+                host="acquisition1",
+                health="healthy",
+                revision=15,
+                endpoint="tcp://10.0.0.1:5575",
+                version="0.1.0",
+            ),
+            SiteHost(
+                host="acquisition2",
+                health="healthy",
+                is_leader=True,
+                revision=15,
+                endpoint="tcp://10.0.0.2:5575",
+                version="0.1.0",
+            ),
+        ],
+        age_seconds=0.4,
+        revision=15,
+    ),
     replies.TraceReport(
         id="17",
         exchanges=[{"side": "broker", "at": 1.0, "correlation_id": "15", "request": "PING", "answer": "PONG"}],
@@ -315,6 +341,7 @@ _BY_THE_BROKER: tuple[replies.Reply | protocol.Beacon, ...] = (
 
 ANSWERED_BY_THE_BROKER = (
     commands.Hello,
+    commands.ListHosts,
     commands.Ping,
     commands.Stats,
     commands.Trace,

@@ -6,7 +6,7 @@ Rule 3: while the store cannot be written, writes are refused and everything els
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from messagehub import protocol
@@ -25,6 +25,8 @@ log = logging.getLogger("messagehub.broker")
 
 Answer = tuple[replies.Reply, list[AnyEvent]]
 """The reply to a command, and the events of what it changed."""
+AnswerTo = Callable[[Request, Registry, float], Answer | None]
+"""None: the answer comes later."""
 OwnReply = Callable[[Any, list[bytes], Registry], replies.Reply]
 
 _NOTHING: list[AnyEvent] = []
@@ -58,7 +60,7 @@ class Answers:
         self._access_control = access_control
         self._metrics = metrics
         every = protocol.COMMANDS_BY_TYPE.values()
-        self._answer_to: dict[type[commands.Command], Callable[[Request, Registry, float], Answer | None]] = {
+        self._answer_to: dict[type[commands.Command], AnswerTo] = {
             **dict.fromkeys(every, self._apply),
             **dict.fromkeys([kind for kind in every if issubclass(kind, _CHECKED)], self._apply_checked),
             commands.Discover: self._discover,
@@ -69,6 +71,18 @@ class Answers:
             commands.RequestSnapshot: self._apply_and_sign,
             **dict.fromkeys(own, self._answer_own),
         }
+        self._usual = dict(self._answer_to)
+
+    def replace(self, answers: Mapping[type[commands.Command], AnswerTo]) -> None:
+        """Have others answer some kinds of commands, until `restore`."""
+        self._answer_to.update(answers)
+
+    def restore(self, kinds: Iterable[type[commands.Command]]) -> None:
+        self._answer_to.update({kind: self._usual[kind] for kind in kinds})
+
+    def usual(self, request: Request, registry: Registry, now: float) -> Answer | None:
+        """Answer as if nothing had been replaced."""
+        return self._usual[type(request[1])](request, registry, now)
 
     def answer(self, request: Request, registry: Registry, *, now: float, is_read_only: bool) -> Answer | None:
         """Return the reply and what happened; None when a schema has to be checked or a retained topic read first."""

@@ -15,6 +15,7 @@ import logging
 import os
 from collections.abc import Callable
 from time import monotonic
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import UNSET
@@ -29,7 +30,7 @@ from messagehub.broker.persistence.restore import load
 from messagehub.broker.request_queue import MAX_BACKLOG
 from messagehub.broker.schema_worker.checker import START_SECONDS
 from messagehub.broker.service_changes import apply_changes
-from messagehub.errors import ConfigurationError, StoreReadOnly
+from messagehub.errors import ConfigurationError, HubError, StoreReadOnly
 from messagehub.runtime.descriptors import wait_readable
 from messagehub.runtime.supervision import Supervisor
 from messagehub.settings import RELOADABLE, Settings
@@ -39,6 +40,11 @@ from messagehub.version import __version__
 from registry import commands, replies
 from registry.access import LISTS
 from registry.events import AnyEvent
+from registry.registry import Registry
+
+if TYPE_CHECKING:
+    from messagehub.broker.site.member import SiteMember
+    from messagehub.broker.site.registry_copy import Loop
 
 log = logging.getLogger("messagehub.broker")
 
@@ -51,8 +57,11 @@ _COUNTED = commands.ServiceCommand | commands.UnregisterSubscriber
 
 
 class Broker:
-    def __init__(self, settings: Settings, open_store: Callable[[], Store]) -> None:
-        """`open_store` is called only once the locks of the directory are ours."""
+    def __init__(
+        self, settings: Settings, open_store: Callable[[], Store], site: "Callable[[], SiteMember] | None" = None
+    ) -> None:
+        """`open_store` is called only once the locks of the directory are ours, and then `site`, which makes the hub a
+        member of a site."""
         self.settings = settings
         self.broker_id = os.urandom(8).hex()
         self.supervisor = Supervisor()
@@ -72,6 +81,9 @@ class Broker:
         self._requests, self._retained, self._schema_checker = parts.requests, parts.retained, parts.schema_checker
         self._router, self._local_socket, self._polling = parts.router, parts.local_socket, parts.polling
         self._topics, self._stop_fd, self._now, self.status = parts.topics, parts.stop_fd, parts.now, parts.status
+        self._site = site() if site is not None else None
+        if self._site is not None:
+            self._site.join(parts, self._for_site())
 
     @property
     def endpoint(self) -> str:
@@ -147,6 +159,8 @@ class Broker:
             self._schema_checker.wake_fd: self._take_check_results,
             self._retained.wake_fd: self._after_reading,
         }
+        if self._site is not None:
+            handlers[self._site.wake_fd] = self._site.take
         for fd in (self._stop_fd, *handlers):
             polling.add(fd)
         polling.add_socket(self._router.polled)
@@ -220,7 +234,8 @@ class Broker:
         Discoveries change nothing, so turns that serve nothing else pass this over.
         """
         deadline = self._registry.next_deadline()
-        if deadline is not None and deadline <= now and not self.status.is_read_only:
+        may_expire = not self.status.is_read_only and (self._site is None or not self._site.is_loading)
+        if deadline is not None and deadline <= now and may_expire:
             self._record(self._registry.expire(now=now))
             deadline = self._registry.next_deadline()
         apply_changes(self._registry, self._publisher, self._host_watcher, self._topics, now=now)
@@ -235,6 +250,8 @@ class Broker:
             if unseen_seconds <= 0.0:
                 self._look_at_host()
             idle_seconds = min(idle_seconds, unseen_seconds)
+        if self._site is not None:
+            idle_seconds = min(idle_seconds, self._site.maintain())
         self._commit.write_submitted()
         return idle_seconds
 
@@ -253,7 +270,7 @@ class Broker:
         self._local_socket.end_others()
         self._topics.cut()
         if self._access_control is not None and not self.status.is_read_only:
-            self._record(self._registry.end_leases(self._access_control.unlisted_leases(), now=self._now()))
+            self._record(self._seen_registry.end_leases(self._access_control.unlisted_leases(), now=self._now()))
 
     def _watch_host(self, *, adopt_seconds: float = 0.0) -> None:
         """Watch this host from now on, and begin with all that happened before.
@@ -275,9 +292,14 @@ class Broker:
     def _is_stopping(self) -> bool:
         return bool(wait_readable([self._stop_fd], 0.0))
 
+    @property
+    def _seen_registry(self) -> Registry:
+        """The registry that hears of what is seen on this host."""
+        return self._registry if self._site is None else self._site.view
+
     def _look_at_host(self, look: Callable[..., list[AnyEvent]] | None = None) -> None:
         defects = self._host_watcher.defects
-        self._record((look or self._host_watcher.look)(self._registry, now=self._now()))
+        self._record((look or self._host_watcher.look)(self._seen_registry, now=self._now()))
         if self._host_watcher.defects > defects:
             self._metrics.count("internal_errors")
             self._reload()
@@ -357,6 +379,8 @@ class Broker:
 
     def _after_commit(self) -> None:
         self._commit.acknowledge_wake()
+        if self._site is not None and self._site.after_commit():
+            return
         if self._commit.failure is None:
             self._release(self._commit.written)
         elif not self.status.is_read_only:
@@ -394,7 +418,10 @@ class Broker:
         said = "the change could not be stored (disk full or failing) and was undone"
         if self._commit.reloaded is None:
             said = "whether the change was stored is not known, since the store does not answer: try again later"
-        error = protocol.error_reply(StoreReadOnly(said))
+        self._refuse_unwritten(StoreReadOnly(said))
+
+    def _refuse_unwritten(self, refused: HubError) -> None:
+        error = protocol.error_reply(refused)
         for held in self._unwritten.undo():
             payload = protocol.encode_reply(error, held.command.id)
             self._send_reply(held._replace(reply=error, payload=payload, is_change=False))
@@ -402,6 +429,9 @@ class Broker:
     def _reload(self) -> None:
         """Restore the registry from the store after a defect, since it may hold half a change."""
         self._answers.is_suspect = False
+        if self._site is not None:
+            self._site.load_anew("a defect may have left half a change in its registry")
+            return
         self._commit.flush(self._unwritten.newest, timeout=STOP_SECONDS)
         self._release(self._commit.written)
         self._go_back()
@@ -419,6 +449,28 @@ class Broker:
         self._unwritten.newest = self._registry.revision
         self._retained.reset()
         self._publisher.reset(self._registry.revision)
+
+    # -- a site --------------------------------------------------------------------------------------------
+
+    def _for_site(self) -> "Loop":
+        from messagehub.broker.site.registry_copy import Loop  # which a hub on its own does not load
+
+        return Loop(
+            registry=lambda: self._registry,
+            go_on_with=self._go_on_with,
+            record=self._record,
+            refuse_unwritten=self._release_or_refuse,
+            look_at_host=lambda: self._look_at_host(self._host_watcher.begin),
+            unwritten=self._unwritten,
+        )
+
+    def _go_on_with(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def _release_or_refuse(self, refused: HubError) -> None:
+        """Send replies whose changes are stored, and refuse the others."""
+        self._release(self._commit.written)
+        self._refuse_unwritten(refused)
 
     # -- ending --------------------------------------------------------------------------------------------
 
@@ -443,6 +495,8 @@ class Broker:
             self._take_check_results()
             self._after_reading()
             self._serve(min(SERVED_PER_TURN, requests.backlog))
+        if self._site is not None:
+            self._site.end()
         if not self.status.is_read_only:
             self._commit.flush(self._unwritten.newest, timeout=max(deadline - monotonic(), 0.0))
         self._after_commit()

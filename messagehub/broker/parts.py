@@ -21,7 +21,7 @@ from messagehub.broker.event_publisher import Publisher
 from messagehub.broker.host_watcher.entry_checks import Adoption
 from messagehub.broker.host_watcher.watcher import HostWatcher
 from messagehub.broker.instance_lock import InstanceLock
-from messagehub.broker.persistence.restore import load
+from messagehub.broker.persistence.restore import load, load_copy
 from messagehub.broker.polling import Polling
 from messagehub.broker.request_queue import COUNTERS, UNKNOWN, Request, RequestQueue
 from messagehub.broker.schema_worker.checker import SchemaChecker
@@ -54,6 +54,7 @@ class Parts:
     def __init__(
         self, broker_id: str, settings: Settings, open_store: Callable[[], Store], supervisor: Supervisor
     ) -> None:
+        self.broker_id = broker_id
         self.wall_offset = time.time() - monotonic()
         with ExitStack() as closing:
             self._closing = closing
@@ -92,7 +93,11 @@ class Parts:
         store = open_store()
         with ExitStack() as unused:
             unused.callback(store.close)
-            self.registry, written = load(store, settings, now=self.now())
+            if settings.site:
+                saved = store.load()
+                self.registry, written = load_copy(settings, saved), saved.revision
+            else:
+                self.registry, written = load(store, settings, now=self.now())
             self.commit = GroupCommit(store, written=written, supervisor=supervisor)
             unused.pop_all()
         self._closing.callback(self.commit.close, timeout=STOP_SECONDS)
@@ -180,6 +185,7 @@ class Parts:
             broker_id,
             {
                 commands.Hello: status.hello,
+                commands.ListHosts: status.hosts,
                 commands.Ping: status.ping,
                 commands.Stats: status.stats,
                 commands.Trace: status.trace,

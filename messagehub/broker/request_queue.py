@@ -54,6 +54,11 @@ class RequestQueue:
         self._refusals = LimitedLog(log, "refusals")
         self._accounts = {kind: (tag, metrics.requests[tag]) for tag, kind in protocol.COMMANDS_BY_TYPE.items()}
 
+    def answer_by(self, kind: type[list[bytes]], send: Callable[[list[bytes], bytes], bool]) -> None:
+        """Send the answers for return paths of this kind another way than by the ROUTER."""
+        by_router = self._send_by_router
+        self._send_by_router = lambda path, payload: (send if type(path) is kind else by_router)(path, payload)
+
     @property
     def backlog(self) -> int:
         """Return how many requests wait to be served."""

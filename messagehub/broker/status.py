@@ -70,6 +70,12 @@ class BrokerInfo:
             pong.problems = problems
         return pong
 
+    def hosts(self, _: commands.ListHosts, __: list[bytes], registry: Registry) -> replies.Reply:
+        """Answer for a hub that is a member of no site; a member of one answers itself."""
+        return replies.HostList(
+            site=None, host=None, role="single", hosts=[], age_seconds=0.0, revision=registry.revision
+        )
+
     def stats(self, _: commands.Stats, __: list[bytes], registry: Registry) -> replies.Reply:
         return self._stats.stats(registry, is_read_only=self.is_read_only)
 

@@ -15,6 +15,7 @@ from messagehub.cli import (
     channels,
     discover,
     doctor,
+    hosts,
     hz,
     keys,
     publish,
@@ -25,6 +26,7 @@ from messagehub.cli import (
     schemas,
     serve,
     services,
+    site,
     status,
     stop,
     subscribe,
@@ -56,6 +58,7 @@ for command in (
     serve.serve,
     stop.stop,
     status.status,
+    hosts.hosts,
     top.top,
     doctor.doctor,
     bench.bench,
@@ -85,6 +88,7 @@ app.add_typer(services.app)
 app.add_typer(systemd_service.app)
 app.add_typer(keys.app)
 app.add_typer(tokens.app)
+app.add_typer(site.app)
 
 
 def _print_version(is_asked: bool) -> None:

@@ -11,6 +11,7 @@ from messagehub.cli.options import Dir, Json
 from messagehub.cli.output import echo, echo_json
 from messagehub.cli.progress import progress
 from messagehub.display.values import counted, size
+from messagehub.errors import ConfigurationError
 from messagehub.settings import Settings
 
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ def backup(
     """
     from messagehub.store.sqlite_backup import back_up
 
-    database = Settings.for_client(dir=dir).database_path
+    settings = Settings.for_client(dir=dir)
+    _refuse_site(settings)
+    database = settings.database_path
     with _progress(database) as tell:
         made = back_up(database, file, tell)
     if as_json:
@@ -56,6 +59,7 @@ def restore(
     from messagehub.store.sqlite_migrations import unused_name
 
     settings = Settings.load(dir=dir)
+    _refuse_site(settings)
     database = settings.database_path
     before = unused_name(database, "before")
     lock = InstanceLock(settings)
@@ -71,6 +75,14 @@ def restore(
         echo_json({"restored": made, "before": str(before) if is_replacing else None})
     else:
         echo(_line(made) + (f"\nwhat was there before is in {before}" if is_replacing else ""))
+
+
+def _refuse_site(settings: Settings) -> None:
+    if settings.site_path.exists():
+        raise ConfigurationError(
+            f"the hub of {settings.dir} is a member of a site, whose registry is in etcd: back that up with `etcdctl"
+            " snapshot save`, or copy the registry with `messagehub site export`"
+        )
 
 
 @contextmanager

@@ -64,6 +64,29 @@ def serve(
     group: Annotated[
         str | None, typer.Option(metavar="NAME", help="Let the users of a group of this host use the hub.")
     ] = None,
+    site: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Be a member of this site: its hubs share one registry, in etcd."),
+    ] = None,
+    etcd: Annotated[
+        str | None, typer.Option(metavar="URL[,URL...]", help="The members of etcd that hold the site's registry.")
+    ] = None,
+    etcd_user: Annotated[str | None, typer.Option(metavar="NAME", help="The user of etcd.")] = None,
+    etcd_password_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The password of etcd's user, in the first line.")
+    ] = None,
+    etcd_ca: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Certificates that those of etcd's members are signed by.")
+    ] = None,
+    etcd_cert: Annotated[str | None, typer.Option(metavar="FILE", help="A certificate to show to etcd.")] = None,
+    etcd_key: Annotated[str | None, typer.Option(metavar="FILE", help="Its private key.")] = None,
+    site_endpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Where other hubs of the site reach this one, tcp://HOST:PORT. Default: five ports above --endpoint.",
+        ),
+    ] = None,
     log: Annotated[
         str | None, typer.Option(metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR. [env: MESSAGEHUB_LOG]")
     ] = None,
@@ -77,10 +100,8 @@ def serve(
     When the hub is ready, HTTP included, stdout says so: in one line, at a terminal in a few.
     When it has stopped, a line on stderr does.
     """
-    from messagehub.broker.loop import Broker
     from messagehub.client.broker_file import BrokerStatus
     from messagehub.security.credentials import AccessFile
-    from messagehub.store.sqlite import SQLiteStore
 
     asks_for_http = http_open or (http, http_cert, http_key) != (None, None, None)
     if no_http and asks_for_http:
@@ -94,6 +115,14 @@ def serve(
         "dir": dir,
         "curve": curve,
         "group": group,
+        "site": site,
+        "etcd": etcd,
+        "etcd_user": etcd_user,
+        "etcd_password_file": etcd_password_file,
+        "etcd_ca": etcd_ca,
+        "etcd_cert": etcd_cert,
+        "etcd_key": etcd_key,
+        "site_endpoint": site_endpoint,
         "log": log,
         "log_format": log_format,
     }
@@ -103,18 +132,15 @@ def serve(
         AccessFile(settings.access_path).read()  # a damaged one is refused before anything starts
     has_http = not no_http and _can_serve_http(settings, asks_for_http=asks_for_http, is_open=http_open)
 
-    if not settings.database_path.exists() and (settings.dir / "http.token").exists():
-        said = "%s is gone, though a hub ran there before: beginning with an empty registry"
-        logging.getLogger("messagehub").warning(said, settings.database_path)
-    broker = Broker(settings, lambda: SQLiteStore(settings.database_path, sync=settings.store_sync))
-    signals = Signals(broker.stop)
     failures: list[str] = []
-
-    def give_up(why: str) -> None:
-        failures.append(why)
-        broker.stop(why)
-
     with ExitStack() as ending:
+        broker = _broker(settings, ending)
+        signals = Signals(broker.stop)
+
+        def give_up(why: str) -> None:
+            failures.append(why)
+            broker.stop(why)
+
         ending.callback(broker.close)
         ready = ReadyLine("broker", *(["http"] if has_http else []))
         web = None
@@ -148,6 +174,32 @@ def serve(
         logging.getLogger("messagehub").info("%s", stopped)
     else:
         complain(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {stopped}")
+
+
+def _broker(settings: Settings, ending: ExitStack) -> "Broker":
+    """Return a broker on its own, with SQLite, or one that is a member of a site."""
+    from messagehub.broker.loop import Broker
+
+    if not settings.site:
+        from messagehub.store.sqlite import SQLiteStore
+
+        if settings.site_path.exists():
+            raise ConfigurationError(
+                f"the hub of {settings.dir} is a member of a site, whose registry is in etcd: start it with --site and"
+                " --etcd, or name another directory"
+            )
+        if not settings.database_path.exists() and (settings.dir / "http.token").exists():
+            said = "%s is gone, though a hub ran there before: beginning with an empty registry"
+            logging.getLogger("messagehub").warning(said, settings.database_path)
+        return Broker(settings, lambda: SQLiteStore(settings.database_path, sync=settings.store_sync))
+    try:
+        from messagehub.cluster.membership import SiteMembership
+    except ImportError as missing:
+        said = f"a site takes grpcio and protobuf: pip install 'messagehub[site]' ({missing})"
+        raise ConfigurationError(said) from None
+    membership = SiteMembership(settings)
+    ending.callback(membership.close)
+    return Broker(settings, membership.open_store, membership.member)
 
 
 class ReadyLine:

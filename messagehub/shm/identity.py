@@ -76,7 +76,8 @@ def boot_id() -> str:
 
 
 def host() -> str:
-    return socket.gethostname()
+    """Return the name of this host: where several share one, as containers may, MESSAGEHUB_HOST tells them apart."""
+    return os.environ.get("MESSAGEHUB_HOST") or socket.gethostname()
 
 
 def _is_jvm(pid: int) -> bool:

@@ -67,6 +67,11 @@ class GroupCommit:
             self.written, self.failure, self.reloaded = written, None, None
             self._changed.notify_all()
 
+    def follow(self, written: int) -> None:
+        """Note what another hub has written to the store that both use."""
+        with self._changed:
+            self.written = max(self.written, written)
+
     def flush(self, revision: int, *, timeout: float) -> bool:
         """Wait until a revision is written or the store failed. Return False at the timeout."""
         self.write_submitted()

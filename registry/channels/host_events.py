@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from registry import events, names
 from registry.channels.leases import Member
-from registry.channels.members import Members
+from registry.channels.members import Members, members_of
 from registry.event_log import EventLog
 
 
@@ -25,6 +25,27 @@ class HostEvents:
     def let_go(self, members: Iterable[Member], *, now: float) -> list[events.AnyEvent]:
         """End members that their living process has closed without telling us."""
         return self._ended(members, "released", now)
+
+    def host_lost(self, host: str, *, now: float) -> list[events.AnyEvent]:
+        """End the members of a host of which nothing has been heard for the term of its lease."""
+        lost = [
+            member
+            for channel in self._log.channels.values()
+            for member, record in members_of(channel)
+            if record.host == host
+        ]
+        return self._ended(lost, "host_lost", now)
+
+    def end_reported(
+        self, ended: Iterable[tuple[Member, str]], reason: events.Reason, *, now: float
+    ) -> list[events.AnyEvent]:
+        """End members that the hub of another host has seen to end, unless they have come back under another lease."""
+        for member, lease in ended:
+            channel = self._log.channels.get(member.channel)
+            record = dict(members_of(channel)).get(member) if channel is not None else None
+            if record is not None and record.lease == lease:
+                self._members.end(member, reason, now)
+        return self._log.take()
 
     def _ended(self, members: Iterable[Member], reason: events.Reason, now: float) -> list[events.AnyEvent]:
         for member in members:

@@ -90,6 +90,10 @@ class Leases:
     def get(self, lease_id: str) -> Lease | None:
         return self._leases.get(lease_id)
 
+    def has(self, lease_id: str, member: Member) -> bool:
+        lease = self._leases.get(lease_id)
+        return lease is not None and member in lease.members
+
     def is_alive(self, lease_id: str) -> bool:
         lease = self._leases.get(lease_id)
         return lease is not None and (lease.is_held or not lease.is_stalled)

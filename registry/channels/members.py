@@ -159,6 +159,12 @@ class Members:
         return self.subscribers if member.kind == "subscriber" else None
 
 
+def members_of(channel: Channel) -> list[tuple[Member, Producer | Consumer]]:
+    producers = [(Member("producer", channel.name, key), record) for key, record in channel.producers.items()]
+    consumers = [(Member("consumer", channel.name, key), record) for key, record in channel.consumers.items()]
+    return [*producers, *consumers]
+
+
 def lease_of(channel: Channel, member: Member) -> str:
     if member.kind == "producer":
         return channel.producers[member.member_id].lease

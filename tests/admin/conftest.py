@@ -20,11 +20,13 @@ from tests.integration.harness import eventually
 class Web:
     """A running hub and a client of its HTTP side."""
 
-    def __init__(self, directory: Path, *arguments: str) -> None:
+    def __init__(self, directory: Path, *arguments: str, environment: dict[str, str] | None = None) -> None:
         command = [sys.executable, "-m", "messagehub", "serve", "--dir", str(directory), "--http", "127.0.0.1:0"]
         self.directory = directory
-        environment = os.environ | {"MESSAGEHUB_DOMAIN": f"pytest-{os.getpid()}-{directory.name}"}
-        self.process = preloaded.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True, env=environment)
+        domain = {"MESSAGEHUB_DOMAIN": f"pytest-{os.getpid()}-{directory.name}"}
+        self.process = preloaded.Popen(
+            [*command, *arguments], stdout=subprocess.PIPE, text=True, env=os.environ | domain | (environment or {})
+        )
         assert self.process.stdout is not None
         ready = self.process.stdout.readline()
         assert "ready" in ready, ready

@@ -43,7 +43,7 @@ def test_help_names_every_command_and_the_exit_codes(alone: Program) -> None:
 def test_every_command_has_the_common_options(name: str) -> None:
     options = {option for parameter in ALL[name].params for option in parameter.opts}
     expected = {"--endpoint", "--dir", "--timeout", "--json"}
-    if name.startswith(("backup", "restore", "blocks", "keys", "purge", "tokens", "service ")):
+    if name.startswith(("backup", "restore", "blocks", "keys", "purge", "tokens", "service ", "site ")):
         expected -= {"--endpoint", "--timeout"}  # of this host's shared memory or of the directory: no broker is asked
     if name == "service uninstall":
         expected -= {"--dir"}  # a unit is found by its name

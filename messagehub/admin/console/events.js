@@ -31,7 +31,7 @@ export function eventLog(query, signal) {
       return;
     }
     const said = JSON.parse(data);
-    const tone = BAD.some((word) => said.type.includes(word)) || ["died", "expired", "evicted"].includes(said.reason) ? "warn" : undefined;
+    const tone = BAD.some((word) => said.type.includes(word)) || ["died", "expired", "evicted", "host_lost"].includes(said.reason) ? "warn" : undefined;
     list.prepend(h("li", {}, h("time", {}, time(said.at)), h("span", { class: "what" }, tone && badge("!", tone), tone && " ", ...describe(said).filter(Boolean))));
     while (list.childElementCount > MOST) list.lastElementChild.remove();
   }, (state, error) => {

@@ -31,7 +31,7 @@ from messagehub.broker.access.authentication import (
     user_of,
 )
 from messagehub.broker.access.peer_audit import PeerAudit
-from messagehub.broker.access.peer_registrations import PeerRegistrations, Registering, lease_of
+from messagehub.broker.access.peer_registrations import IsRegistered, PeerRegistrations, Registering, lease_of
 from messagehub.broker.access.peer_tables import PeerTables
 from messagehub.errors import ConfigurationError, Forbidden, HubError, RateLimited, Unauthorized
 from messagehub.runtime.logs import LimitedLog
@@ -52,6 +52,8 @@ _KEY, _USER = "key:", "user:"
 _CHANGES = commands.UnregisterWorker | commands.UnregisterSubscriber | commands.RemovePool
 _DATA = commands.PublishMessages | commands.FetchMessages | commands.AcknowledgeMessages
 """Those of services, which are not written to a store."""
+HOST = "host:"
+"""Begins the name of a peer of another hub of the site: `host:NAME user:UID`. Only that hub's key gives it."""
 LOOPBACK = "loopback"
 """Anybody on this host, over plain TCP: as without access control."""
 
@@ -77,6 +79,8 @@ class AccessControl:
         self._own_users = {f"{_USER}{os.geteuid()}", f"{_USER}0", LOOPBACK}
         self._buckets, self._subscribing = TokenBuckets(0.0), TokenBuckets(0.0)
         self._registrations, self._table_places = PeerRegistrations(0), PeerTables(0)
+        self.is_registered: IsRegistered | None = None
+        """Says who is registered where the leases of the registry do not say it: at a hub that follows another one."""
         self._limit(settings)
         self._silenced_until: dict[str, float] = {}
         self._counting = threading.Lock()
@@ -209,7 +213,8 @@ class AccessControl:
         if isinstance(command, Registering):
             if command.pid is not None and not self._is_own(user) and not _is_process_of(user, command.pid):
                 command.start_time = None  # without it a process is shown, and not watched
-            self._registrations.ask(user, command, registry.leases, monotonic())
+            is_registered = self.is_registered or registry.leases.has
+            self._registrations.ask(user, command, is_registered, monotonic())
         elif isinstance(command, commands.TableSchema):
             self._table_places.take(user, command.channel, registry.channels, monotonic())
 
@@ -336,6 +341,8 @@ class AccessControl:
         found = self._rights.get(user)
         if found is not None or user.startswith(_KEY):
             return found
+        if user.startswith(HOST):
+            return ADMIN  # the hub of that host has checked whoever asked it
         return ADMIN if self._is_own(user) else self._group_rights
 
     def _is_own(self, user: str) -> bool:

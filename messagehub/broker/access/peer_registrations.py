@@ -6,14 +6,16 @@ Rule 3: counting costs the same however many there are. Places whose registratio
 when all places are taken, and at most once a second.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from messagehub.errors import TooManyRegistrations
 from registry import commands, names, replies
-from registry.channels.leases import Leases, Member, consumer_lease, default_owner
+from registry.channels.leases import Member, consumer_lease, default_owner
 
 LOOK_SECONDS = 1.0
 _ASKED = ""
+IsRegistered = Callable[[str, Member], bool]
+"""Returns whether a member is registered under a lease."""
 Registering = (
     commands.RegisterProducer | commands.RegisterConsumer | commands.RegisterWorker | commands.RegisterSubscriber
 )
@@ -59,7 +61,7 @@ class PeerRegistrations:
             if not places:
                 self._places.pop(user, None)
 
-    def ask(self, user: str, command: Registering, leases: Leases, now: float) -> None:
+    def ask(self, user: str, command: Registering, is_registered: IsRegistered, now: float) -> None:
         """Take a place for a registration; a repeated registration keeps its place."""
         if not self.limit:
             return
@@ -69,7 +71,7 @@ class PeerRegistrations:
             return
         if len(places) >= self.limit and now >= self._look_at.get(user, 0.0):
             self._look_at[user] = now + LOOK_SECONDS
-            self._free(places, leases)
+            self._free(places, is_registered)
         if len(places) >= self.limit:
             said = f"this peer holds {len(places)} registrations, and one may hold {self.limit}"
             raise TooManyRegistrations(said, limit=self.limit)
@@ -94,12 +96,9 @@ class PeerRegistrations:
         if lease in self._owners:
             self._owners[lease][1].discard(member)
 
-    def _free(self, places: dict[Member, str], leases: Leases) -> None:
+    def _free(self, places: dict[Member, str], is_registered: IsRegistered) -> None:
         for member, lease_id in list(places.items()):
-            if lease_id == _ASKED:
-                continue
-            lease = leases.get(lease_id)
-            if lease is None or member not in lease.members:
+            if lease_id != _ASKED and not is_registered(lease_id, member):
                 del places[member]
 
 

@@ -29,8 +29,9 @@ from messagehub.shm.identity import ProcessIdentity
 from messagehub.shm.rings.ring import evict_reader
 from registry import commands, events
 from registry.channels.leases import Member, default_owner
+from registry.channels.members import members_of
 from registry.errors import InvalidName, Refusal
-from registry.records import Channel, Consumer, Producer, Subscriber, Worker
+from registry.records import Producer, Subscriber, Worker
 from registry.registry import Registry
 
 log = logging.getLogger("messagehub.broker")
@@ -86,7 +87,7 @@ class HostWatcher:
         """Find out, at the start, which registered members are alive and which have come meanwhile."""
         happened: list[events.AnyEvent] = []
         for known in list(registry.channels.values()):
-            for member, record in _records(known):
+            for member, record in members_of(known):
                 if not self._processes.follow(registry, member, record):
                     happened += registry.host_events.died([member], now=now)
         tables = self._tables.channels(registry) if self._is_usable else []
@@ -362,12 +363,6 @@ class HostWatcher:
 
 def _producer_id(command: commands.RegisterProducer) -> str:
     return command.producer_id or default_owner(command.channel)
-
-
-def _records(channel: Channel) -> list[tuple[Member, Producer | Consumer]]:
-    producers = [(Member("producer", channel.name, key), record) for key, record in channel.producers.items()]
-    consumers = [(Member("consumer", channel.name, key), record) for key, record in channel.consumers.items()]
-    return [*producers, *consumers]
 
 
 def _is_removal(news: inotify.Happened) -> bool:

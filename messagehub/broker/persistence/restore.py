@@ -18,6 +18,27 @@ def load(
 
     Revisions up to `at_least` were shown to clients and are not used again.
     """
+    registry = _empty(settings)
+    with _without_collecting():
+        saved = saved or store.load()
+        revision = max(saved.revision, at_least)
+        _restore_schemas(registry, saved, revision)
+        registry.topics.restore(saved.topics)
+        registry.positions.restore(saved.positions, now=now)
+        registry.restore(saved.channels, revision=revision, epoch_floor=_epoch_floor(), now=now)
+    return registry, saved.revision
+
+
+def load_copy(settings: Settings, saved: Saved) -> Registry:
+    """Return a copy of the registry of a site, which another hub may lead. No lease begins, and nothing is decided."""
+    registry = _empty(settings)
+    with _without_collecting():
+        _restore_schemas(registry, saved, saved.revision)
+        registry.log.restore_copy(saved.channels, revision=saved.revision)
+    return registry
+
+
+def _empty(settings: Settings) -> Registry:
     terms = Terms(
         heartbeat_seconds=settings.heartbeat_seconds,
         stall_seconds=settings.stall_seconds,
@@ -25,20 +46,17 @@ def load(
     )
     registry = Registry(terms=terms, shm_prefix=settings.shm_prefix)
     registry.topics.limit_bytes = settings.kept_limit_bytes
-    with _without_collecting():
-        saved = saved or store.load()
-        revision = max(saved.revision, at_least)
-        registry.schemas.restore(
-            saved.schemas,
-            last_id=saved.last_schema_id,
-            configs=saved.configs,
-            modes=saved.modes,
-            revision=revision,
-        )
-        registry.topics.restore(saved.topics)
-        registry.positions.restore(saved.positions, now=now)
-        registry.restore(saved.channels, revision=revision, epoch_floor=_epoch_floor(), now=now)
-    return registry, saved.revision
+    return registry
+
+
+def _restore_schemas(registry: Registry, saved: Saved, revision: int) -> None:
+    registry.schemas.restore(
+        saved.schemas,
+        last_id=saved.last_schema_id,
+        configs=saved.configs,
+        modes=saved.modes,
+        revision=revision,
+    )
 
 
 def _epoch_floor() -> int:

@@ -28,13 +28,19 @@ class Election:
         *,
         on_won: Callable[[], None],
         on_lost: Callable[[str], None],
+        on_seen: Callable[[tuple[int, bytes] | None], None] = lambda _: None,
         supervisor: Supervisor | None = None,
     ) -> None:
-        """`value` tells others who leads; `on_lost` is told why."""
+        """`value` tells others who leads; `on_lost` is told why, `on_seen` which leadership there is whenever that is
+        another one."""
         self._key = key
         self._value = value
-        self._on_won, self._on_lost = on_won, on_lost
+        self._on_won, self._on_lost, self._on_seen = on_won, on_lost, on_seen
         self._is_leading = False
+        self.problem = ""
+        """Why nobody can be elected now; empty if nothing is wrong."""
+        self._seen: tuple[int, bytes] | None = None
+        self._resigning = ""
         self._stopping = threading.Event()
         self._thread = (supervisor or Supervisor()).start("messagehub-election", self._run)
 
@@ -43,12 +49,21 @@ class Election:
         self._stopping.set()
         self._thread.join(timeout)
 
+    def resign(self, why: str) -> None:
+        """End the leadership at the next turn, and try to lead again afterwards. From any thread."""
+        self._resigning = why
+
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
                 self._turn()
+                self.problem = ""
             except StoreError as error:
                 log.debug("no leader is elected: %s", error.message)  # tried again
+                self.problem = error.message
+            if self._key.seen != self._seen:
+                self._seen = self._key.seen
+                self._on_seen(self._seen)
             self._stopping.wait(TRY_SECONDS)
         try:
             self._key.give_up()
@@ -58,6 +73,11 @@ class Election:
             self._lose("it is stopping")
 
     def _turn(self) -> None:
+        if self._resigning:
+            why, self._resigning = self._resigning, ""
+            if self._is_leading:
+                self._lose(why)
+            self._key.give_up()
         if not self._is_leading:
             if self._key.take(self._value):
                 self._is_leading = True
@@ -75,5 +95,6 @@ class Election:
 
     def _lose(self, why: str) -> None:
         self._is_leading = False
+        self._key.seen = None
         log.warning("this hub does not lead the site any more: %s", why)
         self._on_lost(why)

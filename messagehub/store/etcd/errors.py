@@ -25,7 +25,9 @@ class EtcdRefused(StoreError):
 
 
 class NotLeader(StoreError):
-    pass
+    has_answered = False
+    """An earlier request may have been carried out, and nothing is to be gained from loading here: a hub that does not
+    lead follows another one."""
 
 
 _ADVICE: list[tuple[str, type[StoreError], str]] = [

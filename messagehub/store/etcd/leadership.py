@@ -19,6 +19,8 @@ class LeaderKey:
         """The revision of etcd at which this leadership began; 0 if there is none."""
         self.lasts_until = 0.0
         """Until when, by this process's monotonic clock, no other hub can have become the leader."""
+        self.seen: tuple[int, bytes] | None = None
+        """The leadership that was seen last: the revision of etcd at which it began, and its value."""
         self._client = client
         self._ttl_seconds = ttl_seconds
         self._lease = 0
@@ -27,6 +29,8 @@ class LeaderKey:
         """Become the leader if there is none. `value` tells others who leads."""
         if self.created_at:
             return True
+        if self._is_taken():
+            return False
         asked_at = monotonic()
         if not self._lease:
             request = messages.LEASE_GRANT.request(TTL=self._ttl_seconds)
@@ -49,7 +53,15 @@ class LeaderKey:
                 return False
             self.created_at = int(found[0].create_revision)  # by an attempt whose answer was lost
         self.lasts_until = asked_at + self._ttl_seconds
+        self.seen = self.created_at, value
         return True
+
+    def _is_taken(self) -> bool:
+        """Return whether another hub leads. Only reads: a transaction that may write goes through etcd's log, and every
+        hub of a site asks a few times a second."""
+        found = self._client.ask(messages.RANGE, messages.RangeRequest(key=self.key)).kvs
+        self.seen = (int(found[0].create_revision), bytes(found[0].value)) if found else None
+        return bool(found) and found[0].lease != self._lease
 
     def renew(self) -> None:
         """Keep the lease alive, and raise NotLeader if it has run out."""

@@ -56,7 +56,7 @@ def unpack(value: bytes) -> bytes:
 
 def load(stored: Iterable[tuple[str, bytes]], *, revision: int, last_schema_id: int) -> Saved:
     """Return the records of a site, from keys without their prefix. Raise KeyError or DecodeError for what misses."""
-    found: dict[str, list[tuple[list[str], bytes]]] = {kind: [] for kind in _KINDS}
+    found: dict[str, list[tuple[list[str], bytes]]] = {kind: [] for kind in KINDS}
     for name, value in stored:
         kind, *parts = name.split("/")
         if kind in found:
@@ -110,7 +110,7 @@ def _load_channels(found: dict[str, list[tuple[list[str], bytes]]]) -> dict[str,
 
 _STALL_NAMES = 2
 """Names before `stalled`: channel and member."""
-_KINDS = (
+KINDS = (
     *("channels", "producers", "consumers", "tables", "conflicts", "groups", "revisions"),
     *("schemas", "hidden", "config", "mode"),
 )

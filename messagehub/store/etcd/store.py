@@ -34,9 +34,13 @@ class LocalRows(msgspec.Struct):
 
 
 class EtcdStore:
-    def __init__(self, client: EtcdClient, site: str, leader: LeaderKey, local: Store, *, site_id: str = "") -> None:
-        """`site_id` is that of the site which this hub was a member of; an empty one fits every site."""
+    def __init__(
+        self, client: EtcdClient, site: str, leader: LeaderKey | None, local: Store, *, site_id: str = ""
+    ) -> None:
+        """Without a leader it only reads, until `begin`. `site_id` is that of the site which this hub was a member of;
+        an empty one fits every site."""
         self._client = client
+        self._site = site
         self._leader = leader
         self._local = local
         self._prefix = prefix_of(site)
@@ -49,6 +53,42 @@ class EtcdStore:
     @property
     def site_id(self) -> str:
         return self._head.site_id
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was ever written to the site, so that its id is not fixed yet."""
+        return not self._head_changed_at
+
+    @property
+    def writer(self) -> str:
+        """What heads that this store has written say of their writer."""
+        return self._writer
+
+    def prepare(self, leader: LeaderKey) -> tuple[Head, int]:
+        """Return the head that a new leadership begins with, for `begin`. A new site gets its id here.
+
+        Whatever earlier leaders asked for is carried out by now, or never will be.
+        """
+        head, changed_at = self._read_head(self._site, self._head.site_id if self._head_changed_at else "")
+        if changed_at:
+            return head, changed_at
+        request = messages.TxnRequest(
+            compare=[messages.created_at(leader.key, leader.created_at), messages.changed_at(self._head_key, 0)],
+            success=[messages.put(self._head_key, msgspec.json.encode(head))],
+        )
+        self._client.ask(messages.TXN, request)
+        head, changed_at = self._read_head(self._site, "")
+        if not changed_at:
+            raise NotLeader("another hub leads the site by now")
+        return head, changed_at
+
+    def begin(self, leader: LeaderKey, head: Head, changed_at: int) -> None:
+        """Write under this leadership from now on. Nothing may be being written meanwhile."""
+        self._head, self._head_changed_at, self._leader = head, changed_at, leader
+
+    def end(self) -> None:
+        """Write nothing more until `begin`."""
+        self._leader = None
 
     def load(self) -> Saved:
         keys, revision = [], 0
@@ -109,9 +149,12 @@ class EtcdStore:
 
     def probe(self) -> None:
         self._local.probe()
-        fence = messages.created_at(self._leader.key, self._leader.created_at)
+        leader = self._leader
+        if leader is None or not leader.created_at:
+            raise NotLeader("this hub does not lead its site")
+        fence = messages.created_at(leader.key, leader.created_at)
         request = messages.TxnRequest(compare=[fence], success=[messages.put(self._prefix + b"probe", b"")])
-        if not self._leader.created_at or not self._client.ask(messages.TXN, request).succeeded:
+        if not self._client.ask(messages.TXN, request).succeeded:
             raise NotLeader("this hub does not lead its site")
 
     def close(self) -> None:
@@ -138,7 +181,7 @@ class EtcdStore:
     def _write(self, batch: Batch) -> None:
         """Write one transaction, or find that an earlier attempt with a lost answer wrote it."""
         leader, head = self._leader, self._head
-        if not leader.created_at:
+        if leader is None or not leader.created_at:
             raise NotLeader("this hub does not lead its site")
         last_schema_id = max(head.last_schema_id, batch.last_schema_id)
         following = Head(

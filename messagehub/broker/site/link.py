@@ -1,0 +1,121 @@
+"""What the loop of a member says to the threads that connect it with its site, and what they say to it.
+
+Plain values both ways: the loop never waits for etcd or for another hub, and knows neither of them.
+"""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple, Protocol
+
+from messagehub.broker.access.access_control import ReturnPath
+from registry.events import AnyEvent
+from registry.records import SiteHost
+from registry.registry import Registry
+
+Kind = Literal["command", "report"]
+Status = Literal["done", "not_leader"]
+
+
+class HubPath(ReturnPath):
+    """The way back to another hub of the site: its connection, and the number that it gave to its request."""
+
+    __slots__ = ("number",)
+    number: int
+
+
+class Loaded(NamedTuple):
+    """A copy of the registry that was loaded anew. What follows comes after it."""
+
+    registry: Registry
+
+
+class Followed(NamedTuple):
+    """One transaction of the leader. `events` is None if they have to be loaded."""
+
+    before: int
+    revision: int
+    events: list[AnyEvent] | None
+
+
+class Won(NamedTuple):
+    """This hub leads, as soon as its copy has reached `revision`, at which the leadership began."""
+
+    leadership: int
+    revision: int
+    epoch_floor: int
+    begin: Callable[[], None]
+    """Have the store write under this leadership."""
+
+
+class Lost(NamedTuple):
+    why: str
+
+
+class LeaderSeen(NamedTuple):
+    """Another leadership than before; None: no other hub leads."""
+
+    leadership: int | None
+
+
+class Answered(NamedTuple):
+    """An answer of the leader. The copy has to reach `revision` before anybody may hear of it."""
+
+    number: int
+    status: Status
+    revision: int
+    payload: bytes
+
+
+class Asked(NamedTuple):
+    """A request that another hub forwards, for the leader of `leadership`."""
+
+    path: HubPath
+    kind: Kind
+    leadership: int
+    body: bytes
+
+
+class HostsSeen(NamedTuple):
+    """The hosts that are members, and those of them whose lease lives."""
+
+    known: frozenset[str]
+    alive: frozenset[str]
+
+
+News = Loaded | Followed | Won | Lost | LeaderSeen | Answered | Asked | HostsSeen
+
+
+class SiteLink(Protocol):
+    wake_fd: int
+    """Readable when `take` has something to give."""
+    site: str
+    host: str
+
+    def take(self) -> list[News]:
+        """Return what has happened, in order, a bounded number at a time."""
+
+    def send(self, number: int, kind: Kind, body: bytes, *, user: str, leadership: int) -> None:
+        """Send a request to the hub of this leadership. An `Answered` follows, or nothing."""
+
+    def answer(self, path: HubPath, status: Status, revision: int, payload: bytes) -> bool:
+        """Answer a request of another hub."""
+
+    def end_leading(self) -> None:
+        """Have the store write nothing more."""
+
+    def load_anew(self) -> None:
+        """Have `Loaded` come, and then what follows it."""
+
+    def resign(self, why: str) -> None:
+        """Stop leading; another hub, or this one, is elected."""
+
+    def tell(self, revision: int) -> None:
+        """Let other hubs know how far this one is."""
+
+    def hosts(self) -> list[SiteHost]:
+        """Return the hosts of the site as they were seen last."""
+
+    def age_seconds(self) -> float:
+        """Return for how long nothing has confirmed that the copy is all there is."""
+
+    def problem(self) -> str:
+        """Return what is wrong with etcd, or an empty text."""

@@ -1,0 +1,75 @@
+"""The copy of the site's registry that a hub holds while another one leads: changed by what the leader has written.
+
+Rule 1: the copy shows what is stored, and only moves forward.
+Rule 2: whoever watches this hub hears of a change when the copy has it, as if it had been decided here.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from messagehub.broker.parts import Parts
+from messagehub.broker.persistence.pending_commits import PendingCommits
+from messagehub.broker.site.copied_leases import CopiedLeases
+from messagehub.errors import HubError
+from registry.events import AnyEvent
+from registry.registry import Registry
+
+
+class Loop(msgspec.Struct, frozen=True):
+    """What a member needs of the broker's loop."""
+
+    registry: Callable[[], Registry]
+    go_on_with: Callable[[Registry], None]
+    """Use another registry from now on."""
+    record: Callable[[list[AnyEvent]], None]
+    refuse_unwritten: Callable[[HubError], None]
+    """Send the replies whose changes are stored, and refuse the others."""
+    look_at_host: Callable[[], None]
+    """Look at this host as a whole."""
+    unwritten: PendingCommits
+
+
+class RegistryCopy:
+    def __init__(self, parts: Parts, loop: Loop, view: Registry) -> None:
+        """`view` is what the host watcher takes for the registry."""
+        self.loads = 0
+        """How often all records had to be loaded anew."""
+        self.leases = CopiedLeases(loop.registry().channels.values())
+        self._parts, self._loop, self._view = parts, loop, view
+
+    def follow(self, happened: list[AnyEvent], revision: int) -> None:
+        """Apply one transaction of the leader, and publish it."""
+        registry, parts = self._loop.registry(), self._parts
+        for event in happened:
+            registry.log.follow(event)
+            self.leases.follow(event)
+        registry.log.revision = revision
+        parts.commit.follow(revision)
+        self._end_leases()
+        for event in happened:
+            if event.published:
+                parts.publisher.enqueue(event)
+        parts.host_watcher.follow(self._view, happened)
+        parts.publisher.release(revision)
+
+    def replace(self, registry: Registry) -> None:
+        """Go on with a copy that was loaded anew. All its changes are stored."""
+        parts, unwritten = self._parts, self._loop.unwritten
+        registry.take_over_unstored(self._loop.registry(), now=parts.now())
+        self._loop.go_on_with(registry)
+        unwritten.settle()
+        unwritten.newest = registry.revision
+        parts.commit.resume(written=registry.revision)
+        parts.retained.reset()
+        parts.publisher.reset(registry.revision)
+        self.loads += 1
+        self.leases = CopiedLeases(registry.channels.values(), self.leases)
+        self._end_leases()
+
+    def _end_leases(self) -> None:
+        """Forget who owned leases that have ended; the leader's registry would tell by itself."""
+        ended = self.leases.take_ended()
+        if ended and self._parts.access_control is not None:
+            local = self._loop.registry().leases
+            self._parts.access_control.leases_ended([lease for lease in ended if local.get(lease) is None])

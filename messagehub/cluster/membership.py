@@ -1,0 +1,307 @@
+"""A hub's membership of a site: its threads between etcd, the other hubs and the loop of its broker.
+
+Rule 1: the loop is told what happens in order, as values, through one queue and an eventfd.
+Rule 2: each thread tries again what fails, within the deadlines of etcd's client; none of them decides anything.
+"""
+
+import copy
+import logging
+import os
+import threading
+from collections import deque
+from contextlib import ExitStack
+from functools import partial
+from time import monotonic
+
+import msgspec
+
+from messagehub.broker.persistence.restore import load_copy
+from messagehub.broker.site.link import Followed, HostsSeen, HubPath, Kind, LeaderSeen, Loaded, Lost, News, Status, Won
+from messagehub.broker.site.member import OLD_SECONDS, SiteMember
+from messagehub.cluster.connections import HubConnections, SiteLeader
+from messagehub.cluster.etcd_settings import etcd_access
+from messagehub.cluster.hosts import HostEntry, SiteHosts
+from messagehub.cluster.site_file import enter_directory, write_site_file
+from messagehub.cluster.transfer import is_half_imported
+from messagehub.errors import ConfigurationError, StoreError
+from messagehub.runtime.supervision import Supervisor
+from messagehub.security.credentials import server_keys
+from messagehub.settings import Settings
+from messagehub.shm.identity import host
+from messagehub.store.etcd.client import EtcdClient
+from messagehub.store.etcd.election import Election
+from messagehub.store.etcd.errors import NotLeader
+from messagehub.store.etcd.following import HeadWatch
+from messagehub.store.etcd.head import Head
+from messagehub.store.etcd.leadership import LeaderKey
+from messagehub.store.etcd.store import EtcdStore
+from messagehub.store.memory import MemoryStore
+from messagehub.version import __version__
+from registry.records import SiteHost
+
+log = logging.getLogger("messagehub.site")
+
+REQUEST_SECONDS = 2.0
+LEADER_SECONDS = 2
+"""The term of the leader's lease: a leader that is killed is replaced after that."""
+HOSTS_SECONDS = 0.5
+PAUSE_SECONDS = 0.1
+TAKEN_PER_TURN = 256
+MOST_NEWS = 16_384
+STOP_SECONDS = 5.0
+EPOCH_FLOOR = 1 << 51
+"""Above every epoch that a hub on its own gives to a group of consumers."""
+
+
+class SiteMembership:
+    """Implements `SiteLink`. `open_store` comes first, then `member`; `close` in any case."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.site, self.host = settings.site, host()
+        self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._settings = settings
+        self._supervisor = Supervisor()
+        self._access = etcd_access(settings)
+        self._endpoint = _site_endpoint(settings)
+        self._news: deque[News] = deque()
+        self._stopping = threading.Event()
+        self._must_load = False
+        self._confirmed_at = monotonic()
+        self._revision = 0
+        self._leader_host: str | None = None
+        self._election: Election | None = None
+        self._watch: HeadWatch | None = None
+        self._preparing: threading.Thread | None = None
+        self._seen: tuple[frozenset[str], frozenset[str]] | None = None
+        self._closing = ExitStack()
+        self._closing.callback(os.close, self.wake_fd)
+
+    # -- beginning and ending ------------------------------------------------------------------------------
+
+    def open_store(self) -> EtcdStore:
+        """Connect with etcd and enter the site; raise what is wrong with the settings, with etcd or with the site."""
+        self._file = enter_directory(self._settings)
+        self._client = client = EtcdClient(self._access, request_seconds=REQUEST_SECONDS)
+        self._closing.callback(client.close)
+        if is_half_imported(client, self.site):
+            said = "was cut short: run `messagehub site import` again, and start the hubs when it is done"
+            raise ConfigurationError(f"the import of a registry into site {self.site!r} {said}")
+        self._store = EtcdStore(client, self.site, None, MemoryStore(), site_id=self._file.site_id)
+        self._keep_site_id(None if self._store.is_new else self._store.site_id)
+        keys = server_keys(self._settings.keys_path)
+        self._connections = HubConnections(
+            self._endpoint,
+            keys,
+            host_of_key=self._host_of_key,
+            post=self._post,
+            supervisor=self._supervisor,
+        )
+        self._closing.callback(self._connections.close)
+        self._leader = SiteLeader(host=self.host, endpoint=self._connections.endpoint, key=keys.public)
+        entry = HostEntry(
+            host=self.host,
+            owner=self._file.owner,
+            endpoint=self._connections.endpoint,
+            key=keys.public,
+            version=__version__,
+        )
+        self._hosts = SiteHosts(client, self.site, entry, ttl_seconds=self._settings.host_lease_seconds)
+        self._hosts.enter()
+        return self._store
+
+    def member(self) -> SiteMember:
+        """Begin to follow what was loaded from the store, and to stand for election."""
+        self._after = self._store.loaded_at
+        self._confirmed_at = monotonic()
+        following = self._supervisor.start("messagehub-following", self._follow)
+        self._closing.callback(following.join, STOP_SECONDS)
+        keeping = self._supervisor.start("messagehub-hosts", self._keep_host)
+        self._closing.callback(keeping.join, STOP_SECONDS)
+        self._key = LeaderKey(self._client, self.site, ttl_seconds=LEADER_SECONDS)
+        self._election = Election(
+            self._key,
+            msgspec.json.encode(self._leader),
+            on_won=self._take_over,
+            on_lost=lambda why: self._tell_loop(Lost(why)),
+            on_seen=self._see_leader,
+            supervisor=self._supervisor,
+        )
+        return SiteMember(self)
+
+    def close(self) -> None:
+        self._stopping.set()
+        if self._watch is not None:
+            self._watch.stop()
+        if self._election is not None:
+            self._election.close(timeout=STOP_SECONDS)
+        if self._preparing is not None:
+            self._preparing.join(STOP_SECONDS)
+        self._closing.close()
+
+    # -- for the loop --------------------------------------------------------------------------------------
+
+    def take(self) -> list[News]:
+        try:
+            os.eventfd_read(self.wake_fd)
+        except BlockingIOError:
+            return []
+        taken = [self._news.popleft() for _ in range(min(len(self._news), TAKEN_PER_TURN))]
+        if self._news:
+            os.eventfd_write(self.wake_fd, 1)
+        return taken
+
+    def send(self, number: int, kind: Kind, body: bytes, *, user: str, leadership: int) -> None:
+        self._connections.send(number, kind, body, user=user, leadership=leadership)
+
+    def answer(self, path: HubPath, status: Status, revision: int, payload: bytes) -> bool:
+        self._connections.answer(path, status, revision, payload)
+        return True
+
+    def load_anew(self) -> None:
+        self._must_load = True
+        if self._watch is not None:
+            self._watch.stop()
+
+    def end_leading(self) -> None:
+        self._store.end()
+
+    def resign(self, why: str) -> None:
+        if self._election is not None:
+            self._election.resign(why)
+
+    def tell(self, revision: int) -> None:
+        self._revision = revision
+
+    def hosts(self) -> list[SiteHost]:
+        hosts = self._hosts
+        newest = max([self._revision, *(entry.revision for entry in hosts.seen.values())])
+        return [
+            msgspec.structs.replace(each, revision=self._revision, lag=newest - self._revision)
+            if each.host == self.host
+            else each
+            for each in hosts.listed(self._leader_host, newest)
+        ]
+
+    def age_seconds(self) -> float:
+        watch = self._watch
+        return monotonic() - max(self._confirmed_at, watch.confirmed_at if watch is not None else 0.0)
+
+    def problem(self) -> str:
+        return self._election.problem if self._election is not None else ""
+
+    # -- threads -------------------------------------------------------------------------------------------
+
+    def _post(self, news: News) -> bool:
+        """Hand news to the loop, and return whether it takes more for now."""
+        self._news.append(news)
+        os.eventfd_write(self.wake_fd, 1)
+        return len(self._news) < MOST_NEWS
+
+    def _tell_loop(self, news: News) -> None:
+        if not self._stopping.is_set():
+            self._post(news)
+
+    def _follow(self) -> None:
+        """Follow the head of the site, and load all records whenever that is not enough."""
+        while not self._stopping.is_set():
+            if self._must_load:
+                self._must_load = False
+                self._load()
+            watch = HeadWatch(self._client, self.site, after=self._after, supervisor=self._supervisor)
+            self._watch = watch
+            if self._must_load or self._stopping.is_set():
+                continue  # `load_anew` or `close` came in the meantime, and stopped the watch before
+            try:
+                watch.run(self._take_head)
+                self._after = watch.heard
+            except StoreError as error:
+                log.info("site %s: the records are loaded anew: %s", self.site, error.message)
+                self._must_load = True
+                self._stopping.wait(PAUSE_SECONDS)
+            self._confirmed_at = max(self._confirmed_at, watch.confirmed_at)
+
+    def _load(self) -> None:
+        asked_at = monotonic()
+        try:
+            reader = EtcdStore(self._client, self.site, None, MemoryStore(), site_id=self._file.site_id)
+            saved = reader.load()
+        except StoreError as error:
+            log.debug("the records of the site cannot be loaded: %s", error.message)
+            self._must_load = True
+            self._stopping.wait(PAUSE_SECONDS)
+            return
+        self._after, self._confirmed_at = reader.loaded_at, asked_at
+        self._tell_loop(Loaded(load_copy(self._settings, saved)))
+
+    def _take_head(self, head: Head) -> None:
+        self._keep_site_id(head.site_id)
+        events = None if head.writer == self._store.writer else head.decoded_events()
+        self._tell_loop(Followed(head.before, head.revision, events))
+
+    def _keep_host(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._hosts.keep(revision=self._revision, is_degraded=self.age_seconds() >= OLD_SECONDS)
+                self._hosts.refresh()
+            except StoreError as error:
+                log.debug("the hosts of the site cannot be read: %s", error.message)
+            else:
+                seen = (self._hosts.known, frozenset(self._hosts.seen))
+                if seen != self._seen:
+                    self._seen = seen
+                    self._tell_loop(HostsSeen(*seen))
+            self._stopping.wait(HOSTS_SECONDS)
+
+    def _take_over(self) -> None:
+        """Prepare to lead, on a thread of its own: the one that calls this has to renew the lease."""
+        prepare = partial(self._prepare, copy.copy(self._key))
+        self._preparing = self._supervisor.start("messagehub-taking-over", prepare)
+
+    def _prepare(self, fence: LeaderKey) -> None:
+        while not self._stopping.is_set() and self._key.created_at == fence.created_at:
+            try:
+                head, changed_at = self._store.prepare(fence)
+            except NotLeader:
+                return
+            except StoreError as error:
+                log.debug("this hub cannot lead yet: %s", error.message)
+                self._stopping.wait(PAUSE_SECONDS)
+                continue
+            self._keep_site_id(head.site_id)
+            begin = partial(self._store.begin, fence, head, changed_at)
+            self._tell_loop(Won(fence.created_at, head.revision, EPOCH_FLOOR + fence.created_at, begin))
+            return
+
+    def _see_leader(self, seen: tuple[int, bytes] | None) -> None:
+        leader = None
+        if seen is not None:
+            try:
+                leader = msgspec.json.decode(seen[1], type=SiteLeader)
+            except msgspec.DecodeError:
+                log.error("the leader of site %s says nothing of itself that this hub can read", self.site)
+        self._leader_host = leader.host if leader is not None else None
+        is_other = leader is not None and leader.key != self._leader.key
+        leadership = seen[0] if seen is not None and is_other else None
+        self._connections.connect(leader if is_other else None, leadership or 0)
+        self._tell_loop(LeaderSeen(leadership))
+
+    def _host_of_key(self, key: str) -> str | None:
+        return next((entry.host for entry in list(self._hosts.seen.values()) if entry.key == key), None)
+
+    def _keep_site_id(self, site_id: str | None) -> None:
+        """Note which site this is, once that is known."""
+        if site_id and not self._file.site_id:
+            self._file = msgspec.structs.replace(self._file, site_id=site_id)
+            write_site_file(self._settings, self._file)
+
+
+def _site_endpoint(settings: Settings) -> str:
+    if settings.site_endpoint:
+        return settings.site_endpoint
+    if not settings.endpoint.startswith("tcp://"):
+        raise ConfigurationError(
+            f"a member of site {settings.site!r} needs an address for the other hubs: name --site-endpoint"
+            " tcp://HOST:PORT, or a TCP --endpoint"
+        )
+    base, _, port = settings.endpoint.rpartition(":")
+    return f"{base}:{int(port) + 5 if int(port) else 0}"

@@ -1,0 +1,120 @@
+"""Hosts of a site on one machine: hubs with directories, domains and host names of their own."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests import preloaded
+from tests.integration.harness import PATIENCE_SECONDS, Message, Peer, end_at_once, eventually
+
+HOST_LEASE_SECONDS = 3
+
+
+class SiteHub:
+    """`messagehub serve` on a host of its own."""
+
+    def __init__(self, directory: Path, url: str, site: str, name: str, *arguments: str, **settings: Any) -> None:
+        self.name, self.dir = name, directory / name
+        self.dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        said = {"host_lease_seconds": HOST_LEASE_SECONDS, "beacon_seconds": 0.1, **settings}
+        lines = [f"{key} = {json.dumps(value)}" for key, value in said.items()]
+        (self.dir / "messagehub.toml").write_text("\n".join(lines) + "\n")
+        self.environment = os.environ | {
+            "MESSAGEHUB_HOST": name,
+            "MESSAGEHUB_DOMAIN": f"pytest-{os.getpid()}-{site[:8]}-{name}",
+        }
+        self._command = [
+            *(sys.executable, "-m", "messagehub", "serve", "--dir", str(self.dir), "--site", site, "--etcd", url),
+            *("--site-endpoint", "tcp://127.0.0.1:0", *(arguments or ("--no-http",))),
+        ]
+        self.start()
+
+    def start(self) -> None:
+        with (self.dir / "serve.log").open("ab") as log:
+            self.process = preloaded.Popen(
+                self._command, stdout=subprocess.PIPE, stderr=log, text=True, env=self.environment
+            )
+        assert self.process.stdout is not None
+        ready = self.process.stdout.readline()
+        if " ready: " not in ready:
+            self.close()
+            raise AssertionError(f"the hub does not start: {self.log()}")
+        self.endpoint = ready.split("endpoint=")[1].split()[0]
+        self.http = ready.split("http=")[1].split()[0]
+
+    def log(self) -> str:
+        return (self.dir / "serve.log").read_text()
+
+    def ask(self, message: Message) -> Message:
+        with Peer(self.endpoint) as peer:
+            return peer.ask(message)
+
+    def hosts(self) -> Message:
+        return self.ask({"type": "HOST_LIST_REQUEST"})
+
+    def is_leader(self) -> bool:
+        return bool(self.hosts()["role"] == "leader")
+
+    def signal(self, number: int) -> None:
+        os.kill(self.process.pid, number)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        self._wait()
+
+    def stop(self) -> int:
+        self.signal(signal.SIGTERM)
+        return self._wait()
+
+    def _wait(self) -> int:
+        code = self.process.wait(PATIENCE_SECONDS)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            end_at_once(self.process)
+        self._wait()
+
+
+class Site:
+    """Some hubs of one site. The first one that starts leads."""
+
+    def __init__(self, directory: Path, url: str, *names: str, **settings: Any) -> None:
+        self.name = uuid.uuid4().hex
+        self._directory, self._url, self._settings = directory, url, settings
+        self.hubs: dict[str, SiteHub] = {}
+        self._ending = contextlib.ExitStack()
+        for name in names:
+            self.add(name)
+            if len(self.hubs) == 1:
+                eventually(self.hubs[name].is_leader)
+
+    def add(self, name: str, *arguments: str, **settings: Any) -> SiteHub:
+        hub = SiteHub(self._directory, self._url, self.name, name, *arguments, **self._settings | settings)
+        self._ending.callback(hub.close)
+        self.hubs[name] = hub
+        return hub
+
+    def __getitem__(self, name: str) -> SiteHub:
+        return self.hubs[name]
+
+    def close(self) -> None:
+        self._ending.close()
+
+
+@contextlib.contextmanager
+def site(directory: Path, url: str, *names: str, **settings: Any) -> Iterator[Site]:
+    started = Site(directory, url, *names, **settings)
+    try:
+        yield started
+    finally:
+        started.close()
