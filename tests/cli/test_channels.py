@@ -115,7 +115,7 @@ def test_trace_shows_both_sides_of_an_exchange(hub: Program) -> None:
     again = hub.call_json("trace", one["correlation_id"])
     assert {found["correlation_id"] for found in again} == {one["correlation_id"]}
     text = hub.call("trace", "--limit", "3").stdout
-    assert text.splitlines()[0].split() == ["AT", "REQUEST", "ANSWER", "TOOK", "ID", "SIDE", "PEER"]
+    assert text.splitlines()[0].split() == ["AT", "REQUEST", "ABOUT", "ANSWER", "TOOK", "ID", "SIDE", "PEER"]
 
 
 def test_trace_of_an_unknown_id_is_refused_with_1(hub: Program) -> None:

@@ -104,6 +104,8 @@ def test_a_producer_whose_slots_are_all_kept_goes_on_and_names_the_process(
             "members": None,
             "lag": 10,
             "position": 4,
+            "missed": 0,
+            "shares": 1,
         }
         (found,) = block["holders"]
         assert found.pop("consumer_id").startswith("consumer-")

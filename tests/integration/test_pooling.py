@@ -40,6 +40,7 @@ def in_threads(count: int, work: Callable[[int], Any]) -> None:
 
 def test_64_threads_that_share_a_client_lose_and_mix_nothing(broker: AnyBroker, peer: Peer) -> None:
     rounds = 15
+    by_files: list[str] = []  # discoveries for which a busy broker took too long; their replies come later
     with hub_of(broker, request_timeout_seconds=60.0) as hub:
 
         def work(number: int) -> None:
@@ -51,6 +52,8 @@ def test_64_threads_that_share_a_client_lose_and_mix_nothing(broker: AnyBroker, 
                 found = hub.discover(channel)
                 assert found is not None
                 assert (found.channel, found.schema_hash) == (channel, f"hash-{channel}")
+                if found.source == "files":
+                    by_files.append(channel)
                 assert hub.discover(f"missing{number}.t{turn}") is None
                 described = hub.describe(channel)
                 assert described is not None
@@ -58,8 +61,9 @@ def test_64_threads_that_share_a_client_lose_and_mix_nothing(broker: AnyBroker, 
 
         in_threads(64, work)
         metrics = hub.metrics()
-        for name in ("timeouts", "late_replies", "disconnects"):
+        for name in ("timeouts", "disconnects"):
             assert metrics[name] == 0, metrics
+        assert metrics["late_replies"] <= len(by_files), metrics
         assert metrics["connects"] == 1
         calls = 64 * rounds
         assert metrics["requests"]["PRODUCER_REGISTER"]["count"] == calls

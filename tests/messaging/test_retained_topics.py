@@ -260,7 +260,7 @@ def test_a_buffer_is_bounded_in_bytes_too(broker: AnyBroker) -> None:
             Topics(
                 connection,
                 Heartbeats(connection, lease="bytes", when_alone=print),
-                owner={},
+                owner={"lease": "bytes", "host": "here", "pid": os.getpid()},
                 background=background,
             )
         ) as topics,
