@@ -193,6 +193,8 @@ def _check_site(settings: Any) -> None:
         return
     if not _SITE.fullmatch(settings.site):
         raise BadValue("is not a letter or digit and up to 63 letters, digits, '_', '-' or '.'", "site")
+    if settings.store_sync == "off":
+        raise BadValue("has no effect in a member of a site, whose registry is in etcd: leave it out", "store_sync")
     endpoint = settings.site_endpoint
     if endpoint and (not endpoint.startswith("tcp://") or host_and_port(endpoint.removeprefix("tcp://")) is None):
         raise BadValue("must be tcp://HOST:PORT", "site_endpoint")

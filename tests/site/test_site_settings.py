@@ -70,6 +70,13 @@ def test_what_cannot_be_used_is_refused(arguments: list[str], said: str, tmp_pat
     assert said in complaint
 
 
+def test_a_setting_that_only_a_hub_on_its_own_has_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESSAGEHUB_STORE_SYNC", "off")
+    of_site = ["--site", "lab", "--etcd", "http://127.0.0.1:1", "--site-endpoint", "tcp://127.0.0.1:0"]
+    code, complaint = run("serve", "--no-http", "--dir", str(tmp_path / "hub"), *of_site)
+    assert (code, "no effect in a member of a site" in complaint) == (1, True)
+
+
 def test_a_directory_belongs_to_a_site_or_to_a_hub_on_its_own(member: EtcdMember, tmp_path: Path) -> None:
     with site(tmp_path, member.url, "alpha") as hosts:
         assert hosts["alpha"].stop() == 0
