@@ -64,17 +64,21 @@ def is_locked(fd: int, request: bytes) -> bool:
 
 
 def exclusively_locked(fd: int, start: int, length: int) -> set[int]:
-    """Return the bytes of a range that other descriptions hold exclusively."""
+    """Return the bytes of a range that other descriptions hold exclusively.
+
+    The kernel tells one lock of a range, which need not be the first one: what is on both sides of it is asked for too.
+    """
     found: set[int] = set()
-    end = start + length
-    while start < end:
+    ranges = [(start, start + length)]
+    while ranges:
+        start, end = ranges.pop()
         answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, shared(start, end - start))
         kind, _, first, size = struct.unpack_from("hhqq", answer)
         if kind == fcntl.F_UNLCK:
-            break
-        stop = min(end, first + size) if size else end
-        found.update(range(max(start, first), stop))
-        start = stop
+            continue
+        first, stop = max(start, first), min(end, first + size) if size else end
+        found.update(range(first, stop))
+        ranges += [(low, high) for low, high in ((start, first), (stop, end)) if low < high]
     return found
 
 

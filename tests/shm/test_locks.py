@@ -157,3 +157,16 @@ def test_exclusive_locks_are_listed_byte_by_byte(root: str) -> None:
     assert exclusively_locked(other.fd, 0, 20) == {3, 4, 9}
     assert exclusively_locked(other.fd, 4, 5) == {4}
     assert exclusively_locked(owner.fd, 0, 20) == set()
+
+
+@pytest.mark.parametrize("order", [[2, 3, 5], [5, 3, 2], [3, 5, 2], [3, 2, 5]])
+def test_locks_of_several_descriptions_are_all_found_in_whatever_order_they_were_taken(
+    root: str, order: list[int]
+) -> None:
+    """The kernel tells the lock that it comes to first: two members of a group were counted as one."""
+    holders = [opened(root) for _ in order]
+    for holder, byte in zip(holders, order, strict=True):
+        assert try_lock(holder.fd, exclusive(byte))
+    other = opened(root)
+    assert exclusively_locked(other.fd, 0, 100) == {2, 3, 5}
+    assert exclusively_locked(other.fd, 3, 2) == {3}
