@@ -167,12 +167,12 @@ class FlowSampler:
             return self._take(now)
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Let go of all files. Who was late is remembered for the next look."""
         with self._lock:
             for watched in self._channels.values():
                 watched.close()
             self._channels, self._names, self._listed_ns = {}, [], -1
-            self._focus, self._before, self._late, self._before_at, self._last = {}, {}, {}, None, None
+            self._focus, self._before, self._before_at, self._last = {}, {}, None, None
 
     def _take(self, now: float) -> FlowSample:
         elapsed = 0.0 if self._before_at is None else now - self._before_at
@@ -303,8 +303,8 @@ class _Progress:
         return round(max(reached - before, 0) / self._elapsed, 3)
 
     def late_since(self, key: str, *, is_late: bool) -> float | None:
-        """Return since when a reader has been late without a break, as far as anybody looked."""
-        if not is_late:
+        """Return since when a reader has been late at every look; a first look after a pause knows no rates."""
+        if not is_late and (self._elapsed or key not in self._late):
             return None
         self.late[key] = self._late.get(key, time.time())
         return self.late[key]

@@ -167,6 +167,17 @@ def test_what_a_reader_missed_is_counted_and_is_no_reading(hub: MessageHub, samp
         summary = sampler.sample(max_age_seconds=60).channels["flow.missed"]
         assert (summary.missed_items, summary.late_since) == (slow.missed, after.late_since)
         assert summary.most_missed_by == "slow"
+        sampler.close()  # as when nobody looks for a while
+        (again,) = ring(sampler, "flow.missed").readers
+        assert again.late_since == after.late_since
+        (later,) = eventually(
+            lambda: (
+                [one for one in ring(sampler, "flow.missed").readers if not one.missed_per_second]
+                if sampler.sample(**AT_ONCE).interval_seconds
+                else None
+            )
+        )
+        assert later.late_since is None
 
 
 def test_each_member_of_a_group_has_a_rate_of_its_own(served: Callable[..., Served]) -> None:
