@@ -62,6 +62,8 @@ class Caller(NamedTuple):
     address: str = ""
     listed: ListedCredential | None = None
     """The token's entry as it was."""
+    began: float | None = None
+    """When its request came, by the monotonic clock."""
 
     @property
     def peer(self) -> str:
@@ -229,7 +231,7 @@ class HttpAuthentication:
         is_forwarded = scope.get(FORWARDED, False)
         is_elsewhere = is_forwarded or self._is_sent_by_a_page(scope["scheme"], given)
         rights = NOTHING if is_elsewhere else self.anonymous
-        who = Caller(ANONYMOUS, rights, scope.get("request_id", ""), address)
+        who = Caller(ANONYMOUS, rights, scope.get("request_id", ""), address, began=time.monotonic())
         token = _token(given)
         if token is None or (self._own is None and not is_forwarded):
             return who, True
@@ -285,15 +287,17 @@ class HttpAuthentication:
 
 
 def _exchange(who: Caller, what: dict[str, Any]) -> dict[str, Any]:
+    """Return how a change appears in traces: from the arrival of its request until it was made."""
+    seconds = time.monotonic() - who.began if who.began is not None else 0.0
     return {
         "side": "http",
-        "at": time.time(),
+        "at": time.time() - seconds,
         "correlation_id": who.request_id,
         "led_to": what.get("correlation_id"),
         "request": what["request"],
         "name": what.get("name"),
         "answer": "ok",
-        "seconds": 0.0,
+        "seconds": round(seconds, 7),
         "peer": who.name,
     }
 

@@ -254,10 +254,12 @@ def test_the_id_of_a_request_over_http_leads_to_the_brokers_and_back(web: Web) -
     answer = web.ask("POST", "/api/v1/channels/two.ids", {})
     by_request = web.ask("GET", f"/api/v1/traces?id={answer.headers['x-request-id']}").json()
     assert [(one["side"], one["request"], one["name"]) for one in by_request if one["side"] != "client"] == [
-        ("http", "CHANNEL_CREATE", "two.ids"),
         ("broker", "CHANNEL_CREATE", "two.ids"),
+        ("http", "CHANNEL_CREATE", "two.ids"),
     ]
     (change,) = [one for one in by_request if one["side"] == "http"]
+    (decided,) = [one for one in by_request if one["side"] == "broker"]
+    assert change["seconds"] >= decided["seconds"] > 0  # the one contains the other
     assert change["peer"] == "owner"
     by_broker = web.ask("GET", f"/api/v1/traces?id={change['led_to']}").json()
     assert [one["side"] for one in by_broker] == [one["side"] for one in by_request]
