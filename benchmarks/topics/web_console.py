@@ -76,7 +76,7 @@ def console_load(bench: Bench) -> None:
     """The part of a core that it takes, while a stream is written and read."""
     with ExitStack() as stack:
         place, url, token = stack.enter_context(_hub(bench))
-        with hub_row(bench.directory, "trip", at=place) as row, _visitors(bench, url, token) as visitors:
+        with hub_row(bench.directory, "stream-1k", at=place) as row, _visitors(bench, url, token) as visitors:
             row.measure(0.1)
             pid = int(httpx.get(f"{url}/api/v1/hub", headers={"authorization": f"Bearer {token}"}).json()["http_pid"])
 
