@@ -76,20 +76,19 @@ def console_load(bench: Bench) -> None:
     """The part of a core that it takes, while a stream is written and read."""
     with ExitStack() as stack:
         place, url, token = stack.enter_context(_hub(bench))
-        with hub_row(bench.directory, "stream-1k", at=place) as row, _visitors(bench, url, token) as visitors:
-            row.measure(0.1)
-            pid = int(httpx.get(f"{url}/api/v1/hub", headers={"authorization": f"Bearer {token}"}).json()["http_pid"])
+        row = stack.enter_context(hub_row(bench.directory, "stream-1k", at=place))
+        row.measure(0.1)
+        visitors = stack.enter_context(_visitors(bench, url, token))
+        pid = int(httpx.get(f"{url}/api/v1/hub", headers={"authorization": f"Bearer {token}"}).json()["http_pid"])
 
-            def share() -> float:
-                visitors.open(MANY)
-                before, began = _cpu_seconds(pid), time.monotonic()
-                row.measure(CPU_SECONDS)
-                return (_cpu_seconds(pid) - before) / (time.monotonic() - began)
+        def share() -> float:
+            visitors.open(MANY)
+            before, began = _cpu_seconds(pid), time.monotonic()
+            row.measure(CPU_SECONDS)
+            return (_cpu_seconds(pid) - before) / (time.monotonic() - began)
 
-            busy, core = f"HTTP process, {MANY} consoles", "one core"
-            bench.compare(
-                {busy: share, core: lambda: 1.0}, unit="cores", claims=[at_most(0.25, busy, core)], repetitions=5
-            )
+        busy, core = f"HTTP process, {MANY} consoles", "one core"
+        bench.compare({busy: share, core: lambda: 1.0}, unit="cores", claims=[at_most(0.25, busy, core)], repetitions=5)
 
 
 @comparison("the console's table of 10,000 channels, from the first byte until all of them can be used")
