@@ -71,8 +71,14 @@ class Popen(subprocess.Popen[Any]):
         self._child_created = True
 
     def _internal_poll(self, *_: Any, **__: Any) -> int | None:
-        if self.returncode is None and self._try_wait(os.WNOHANG)[0]:
-            self._handle_exitstatus(self._exit)
+        if self.returncode is None and self._waitpid_lock.acquire(
+            blocking=False
+        ):  # or else another thread waits for it
+            try:
+                if self.returncode is None and self._try_wait(os.WNOHANG)[0]:
+                    self._handle_exitstatus(self._exit)
+            finally:
+                self._waitpid_lock.release()
         return self.returncode
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
