@@ -87,7 +87,8 @@ class Heartbeats:
 
         def answered(reply: replies.AnyReply | None, error: HubError | None) -> None:
             if isinstance(reply, Ack):
-                registration.ack, registration.error = reply, None
+                if not registration.has_ended:  # else it ended while it was renewed, and whoever reads is to hear why
+                    registration.ack, registration.error = reply, None
                 done(None)
             else:
                 done(_refusal(reply, error))

@@ -84,8 +84,13 @@ class Registration:
 
     def check_open(self) -> None:
         """Raise ChannelClosed when the channel was destroyed while it was used, Evicted when the member was evicted."""
-        if isinstance(self.error, ChannelClosed | Evicted):
+        if self.error is not None and self.has_ended:
             raise type(self.error)(self.error.message, **self.error.details)  # a new one: a traceback holds its frames
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its channel was destroyed, or its member was evicted."""
+        return isinstance(self.error, ChannelClosed | Evicted)
 
     @property
     def is_evicted(self) -> bool:

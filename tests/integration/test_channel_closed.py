@@ -81,6 +81,5 @@ def test_a_member_of_a_group_and_one_that_only_looks_are_told_too(place: Place) 
         eventually(lambda: isinstance(looking.registration.error, ChannelClosed))
         with pytest.raises(ChannelClosed):
             looking.latest()
-        eventually(lambda: isinstance(member.registration.error, ChannelClosed))
         with pytest.raises(ChannelClosed):
             member.read(timeout=PATIENCE_SECONDS)
