@@ -46,6 +46,10 @@ class EtcdMember:
         except OSError:
             return False
 
+    def leads(self) -> bool:
+        status = self.ask("/v3/maintenance/status", {})
+        return bool(status["leader"] == status["header"]["member_id"])
+
     def ask(self, path: str, body: dict[str, Any], token: str = "") -> Any:
         """The answer of the JSON gateway, for what only administrators do."""
         headers = {"Authorization": token} if token else {}

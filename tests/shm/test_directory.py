@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from messagehub.shm import errors
+from messagehub.shm.channel_directory import cleaning
 from messagehub.shm.channel_directory.cleaning import clean
 from messagehub.shm.channel_directory.directory import Directory, EntryRegistration, ProducerEntry
 from messagehub.shm.identity import ProcessIdentity, jvm_ancestor
@@ -188,6 +189,21 @@ def test_two_cleaners_racing_remove_everything_once(root: str) -> None:
         children = [fork(clean_all) for _ in range(4)]
         assert [wait(pid) for pid in children] == [0] * 4
         assert files(root) == []
+
+
+def test_a_cleaner_never_makes_a_dead_producer_look_alive(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A producer that comes back asks who lives, and was refused because of a cleaner that was just there."""
+    directory = Directory(root=root)
+    kill(parked(lambda: produce(directory, "p1", exclusive=True)))
+    seen = []
+
+    def look_meanwhile(path: str, now: float) -> float:
+        seen.append([listed.is_alive for listed in Directory(root=root).producers("c")])
+        return now
+
+    monkeypatch.setattr(cleaning, "_dead_since", look_meanwhile)
+    clean(directory, now=1000.0, linger_seconds=30)
+    assert seen == [[False]]
 
 
 def test_a_cleaner_passes_over_a_busy_channel(root: str) -> None:

@@ -3,7 +3,9 @@
 A cleaner may die at any point: a producer whose files are not all removed still has its entry, so the next cleaner
 finds it. Two cleaners take turns on the channel's lock, and removing a file that is gone already is no error.
 
-Rule 1: a cleaner never touches an entry whose lock is held, nor a ring that a writer or a reader holds.
+Rule 1: a cleaner never touches an entry whose lock is held, nor a ring that a writer or a reader holds. It probes the
+lock of an entry and does not take it: whoever looks meanwhile would see a dead member alive. Locks of entries are taken
+on a locked channel only, so none is taken while a cleaner works there.
 Rule 2: a ring stays for the linger time after the first cleaner saw its producer dead.
 Rule 3: a cleaner removes the directory of a channel that has held nothing but empty directories for the linger time.
 Rule 4: in a group's place any member may clean. It removes nothing outside of the channel's directory, whatever
@@ -17,10 +19,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from messagehub.shm.channel_directory.directory import CHANNEL_LOCK, Directory, LockedChannel, read_small_file
-from messagehub.shm.channel_directory.entry_locks import has_other_names
 from messagehub.shm.channel_directory.ownership import list_directory, parent_of
 from messagehub.shm.errors import Busy, DataBlockError, NothingThere
-from messagehub.shm.locks import OWNER, Descriptor, exclusive, is_locked, try_lock
+from messagehub.shm.locks import OWNER, exclusive, is_locked, try_lock
 from messagehub.shm.mapped_file import open_trusted, read_head, read_header, remove_file, write_file
 from messagehub.shm.rings.ended_rings import note_ended
 from messagehub.shm.rings.reader_files import reader_directory, remove_reader_directory
@@ -112,7 +113,7 @@ def _clean_producer(
         remove_file(f"{base}.json")
         return
     try:
-        if not (_is_free(lock) if has_other_names(lock) else try_lock(lock.fd, _OWNED)):
+        if is_locked(lock.fd, _OWNED):
             return
         if now - _dead_since(f"{base}.dead", now) < linger_seconds:
             return
@@ -128,12 +129,6 @@ def _clean_producer(
         report.producers.append(producer_id)
     finally:
         lock.close()
-
-
-def _is_free(lock: Descriptor) -> bool:
-    """Return whether nobody holds the lock. It is probed and not taken: a lock that several entries of a process share
-    would make all of them look alive."""
-    return not is_locked(lock.fd, _OWNED)
 
 
 def _remove_ring(directory: Directory, path: str, report: Cleaned) -> bool:
@@ -203,7 +198,7 @@ def _clean_consumers(locked: LockedChannel) -> None:
         except NothingThere:
             remove_file(f"{base}.json")
             continue
-        if try_lock(lock.fd, _OWNED):
+        if not is_locked(lock.fd, _OWNED):
             remove_file(f"{base}.json")
             remove_file(f"{base}.lock")
         lock.close()
