@@ -4,10 +4,12 @@ Rule 1: nothing is done for a message. The counts that subscriptions have anyway
 if they have changed; unchanged ones are sent every ALIVE_SECONDS, before the broker would forget them.
 Rule 2: it is for people to look at: a report that fails is sent again with the next one, and no caller hears of it. A
 broker that does not know the request is not asked again before the next connection.
+Rule 3: all reports, the last one too, are sent by the I/O thread: they arrive in the order in which they were made.
 """
 
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -44,21 +46,23 @@ class SubscriptionReports:
         """How many messages each had when it was looked at, and when that number was first seen."""
         self._sent: list[SubscriptionState] = []
         self._is_connected = self._is_unknown = False
+        self._is_used = self._is_ending = self._has_ended = False
+        self._was_last_answered = threading.Event()
         self._look_at = self._alive_at = 0.0
 
     def changed(self) -> None:
         """A subscription has begun: tell of it soon."""
+        self._is_used = True
         self._look_at = min(self._look_at, time.monotonic() + SOON_SECONDS)
         self._connection.wake()
 
     def close(self) -> None:
         """Tell that there are no more, if there is a broker: it would show them until it has forgotten them."""
-        if self._sent and self._connection.hello is not None:
-            self._sent = []
-            try:
-                self._connection.request(self._command([]), timeout=CLOSE_SECONDS)
-            except HubError as error:
-                log.debug("the broker was not told of the end of subscriptions: %s", error)
+        if self._is_used and not self._is_unknown and self._connection.hello is not None:
+            self._is_ending = True
+            self._connection.wake()
+            if not self._was_last_answered.wait(CLOSE_SECONDS):
+                log.debug("the broker was not told of the end of subscriptions within %s s", CLOSE_SECONDS)
 
     # -- on the I/O thread ---------------------------------------------------------------------------------
 
@@ -82,6 +86,11 @@ class SubscriptionReports:
     def tick(self, now: float) -> float:
         if not self._is_connected or self._is_unknown:
             return now + IDLE_SECONDS
+        if self._is_ending:
+            if not self._has_ended:
+                self._has_ended = True
+                self._connection.submit(self._command([]), self._last_answered, timeout=CLOSE_SECONDS)
+            return now + IDLE_SECONDS
         if now >= self._look_at:
             self._look_at = now + REPORT_SECONDS
             states = self._states()
@@ -96,6 +105,9 @@ class SubscriptionReports:
         self._is_unknown = isinstance(reply, replies.Error) and not reply.retryable
         self._alive_at = 0.0  # said again with the next look
         log.debug("the broker was not told of subscriptions: %s", error or reply)
+
+    def _last_answered(self, _: replies.AnyReply | None, __: HubError | None) -> None:
+        self._was_last_answered.set()
 
     def _states(self) -> list[SubscriptionState]:
         states = [self._state(one) for one in self._subscriptions() if not one.is_closed]

@@ -403,23 +403,31 @@ def open_files() -> dict[str, str]:
     return {name: what for name, what in found.items() if not what.startswith(f"/proc/{os.getpid()}/fd")}
 
 
+LEFT = "somebody who has left"
+
+
 def ends_of(fd: str, what: str) -> str:
     """Both addresses of a socket, to tell whose it is; nothing for other descriptors."""
     if not what.startswith("socket:"):
         return ""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(fd))) as opened:
-        return f" from {opened.getsockname()!r} to {opened.getpeername()!r}"
+        ends = f" from {opened.getsockname()!r} to "
+        try:
+            return f"{ends}{opened.getpeername()!r}"
+        except OSError:
+            return f"{ends}{LEFT if opened.family == socket.AF_INET else 'nobody'}"
     return ""
 
 
 def is_to_spark(ends: str) -> bool:
     """Whether a socket leads to the JVM of a Spark session that other tests of this process use.
 
-    py4j opens such connections when objects of Spark are collected, whichever test runs then.
+    py4j opens such connections when objects of Spark are collected, whichever test runs then, and keeps those that the
+    JVM has closed.
     """
     module = sys.modules.get("pyspark.core.context")
     gateway = module.SparkContext._gateway if module is not None else None
-    return gateway is not None and ends.endswith(f", {gateway.gateway_parameters.port})")
+    return gateway is not None and ends.endswith((f", {gateway.gateway_parameters.port})", LEFT))
 
 
 def children() -> set[int]:

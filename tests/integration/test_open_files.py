@@ -32,8 +32,9 @@ from messagehub.errors import TooManyOpenFiles
 from messagehub.runtime import forgotten
 hub = MessageHub(dir=sys.argv[1])
 made = [hub.producer("first")]
+# private: whether it still cleans, which it does in the place of a broker and which takes descriptors too
 while forgotten._closing.locked():
-    time.sleep(0.01)  # it found no broker, and cleans in its place: that takes descriptors too
+    time.sleep(0.01)
 most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + int(sys.argv[2]), most))
 for make in (hub.producer, hub.consumer):

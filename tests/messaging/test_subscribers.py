@@ -19,6 +19,19 @@ from registry.topics.patterns import Pattern, is_match
 from tests.integration.harness import Served, eventually
 
 
+def test_a_hub_that_closed_is_listed_no_longer(served: Callable[..., Served]) -> None:
+    """Also when it closed while its I/O thread was just telling of its subscriptions."""
+    server = served()
+    with MessageHub(dir=server.dir) as other:
+        other.topic("kept.a", keep=10)
+        other.publish("kept.a", b"1")
+        for milliseconds in range(0, 30, 2):
+            with MessageHub(dir=server.dir) as hub, hub.subscribe("kept.*", since=0) as subscription:
+                assert subscription.receive(timeout=30).payload == b"1"
+                time.sleep(milliseconds / 500)
+            assert other.subscribers() == []
+
+
 def test_subscribers_are_listed_with_what_they_received_and_lost(served: Callable[..., Served]) -> None:
     server = served()
     began_at = time.time()

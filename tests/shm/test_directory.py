@@ -201,6 +201,7 @@ def test_a_cleaner_never_makes_a_dead_producer_look_alive(root: str, monkeypatch
         seen.append([listed.is_alive for listed in Directory(root=root).producers("c")])
         return now
 
+    # private: nothing public is called while a cleaner looks at an entry
     monkeypatch.setattr(cleaning, "_dead_since", look_meanwhile)
     clean(directory, now=1000.0, linger_seconds=30)
     assert seen == [[False]]
