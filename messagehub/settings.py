@@ -45,26 +45,11 @@ RELOADABLE = frozenset(
 """What a running hub takes over at SIGHUP; everything else waits for the next start."""
 
 
-_HUB_ONLY = frozenset(
-    {
-        *(
-            "http",
-            "log",
-            "log_format",
-            "store_sync",
-            "kept_limit_bytes",
-            "audit",
-            "audit_bytes",
-            "group",
-            "group_roles",
-        ),
-        *("requests_per_second", "registrations_per_peer", "subscriptions_per_peer"),
-        *("http_cert", "http_key", "http_anonymous", "http_cors"),
-        *("http_access_log", "http_trusted_proxies", "http_prefix"),
-        *("site", "etcd", "etcd_user", "etcd_password_file", "etcd_ca", "etcd_cert", "etcd_key"),
-        *("site_endpoint", "host_lease_seconds"),
-    }
-)
+_HUB_ONLY = RELOADABLE | {
+    *("http", "log_format", "store_sync", "audit", "group"),
+    *("site", "etcd", "etcd_user", "etcd_password_file", "etcd_ca", "etcd_cert", "etcd_key"),
+    *("site_endpoint", "host_lease_seconds"),
+}
 """What no client reads from the file."""
 _told: set[str] = set()
 log = logging.getLogger("messagehub")

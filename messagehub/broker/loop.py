@@ -1,14 +1,11 @@
 """The broker's loop: the one writer of the registry.
 
 Rule 1: receiving runs ahead of serving, so that a high-priority request overtakes all that was received before it.
-Rule 2: a reply that reveals a change waits until the store has the change, whoever made it; everything else
-leaves at once.
-Rule 3: when the store fails, what waits is refused as retryable, the registry goes back to what the store holds, and
-only reads are served until a probe write succeeds. Revisions that were given out are not given out again. While the
-store cannot be read either, reads that would show a change which it may not have are refused too.
+Rule 2: a reply that reveals a change waits until the store has the change (`StoredRegistry`); everything else leaves at
+once.
+Rule 3: when the store fails, only reads are served until a probe write succeeds.
 Rule 4: nothing slow runs here: no schema is checked, every drain is bounded. No request and nothing in the directory
 can end the loop.
-Rule 5: one place records what happened (`_record`): noted as unwritten, published, followed, submitted.
 """
 
 import logging
@@ -25,17 +22,17 @@ from messagehub.broker.discovery_cache import EncodedDiscoveries
 from messagehub.broker.host_watcher.cleaner import Cleaner
 from messagehub.broker.host_watcher.entry_checks import Adoption
 from messagehub.broker.parts import STOP_SECONDS, Parts
-from messagehub.broker.persistence.pending_commits import HeldReply, PendingCommits
-from messagehub.broker.persistence.restore import load
+from messagehub.broker.persistence.pending_commits import HeldReply
+from messagehub.broker.persistence.stored_registry import StoredRegistry
 from messagehub.broker.request_queue import MAX_BACKLOG
 from messagehub.broker.schema_worker.checker import START_SECONDS
 from messagehub.broker.service_changes import apply_changes
-from messagehub.errors import ConfigurationError, HubError, StoreReadOnly
+from messagehub.errors import ConfigurationError, StoreReadOnly
 from messagehub.runtime.descriptors import wait_readable
 from messagehub.runtime.supervision import Supervisor
 from messagehub.settings import RELOADABLE, Settings
 from messagehub.shm.channel_directory.location import directory_of
-from messagehub.store import Saved, Store
+from messagehub.store import Store
 from messagehub.version import __version__
 from registry import commands, replies
 from registry.access import LISTS
@@ -44,7 +41,6 @@ from registry.registry import Registry
 
 if TYPE_CHECKING:
     from messagehub.broker.site.member import SiteMember
-    from messagehub.broker.site.registry_copy import Loop
 
 log = logging.getLogger("messagehub.broker")
 
@@ -52,7 +48,6 @@ RECEIVED_PER_TURN = 1024
 SERVED_PER_TURN = 64
 DRAIN_SECONDS = 0.1
 ADOPT_SECONDS = 5.0
-_UNCERTAIN = StoreReadOnly("whether the last change of this was stored is not known, since the store does not answer")
 _COUNTED = commands.ServiceCommand | commands.UnregisterSubscriber
 
 
@@ -66,7 +61,6 @@ class Broker:
         self.broker_id = os.urandom(8).hex()
         self.supervisor = Supervisor()
         """Of all threads of the hub; its restarts are counted in the statistics."""
-        self._unwritten = PendingCommits()
         self._discoveries = EncodedDiscoveries()
         self._stop_reason = "it was asked to"
         self._is_closed = self._is_watching = False
@@ -75,7 +69,7 @@ class Broker:
         self._due_at = 0.0
         self._new_settings: Settings | None = None
         self._parts = parts = Parts(self.broker_id, settings, open_store, self.supervisor)
-        self._registry = parts.registry  # another one after a failure of the store
+        self._stored = StoredRegistry(parts, settings)
         self._access_control, self._answers, self._commit = parts.access_control, parts.answers, parts.commit
         self._host_watcher, self._metrics, self._publisher = parts.host_watcher, parts.metrics, parts.publisher
         self._requests, self._retained, self._schema_checker = parts.requests, parts.retained, parts.schema_checker
@@ -83,7 +77,7 @@ class Broker:
         self._topics, self._stop_fd, self._now, self.status = parts.topics, parts.stop_fd, parts.now, parts.status
         self._site = site() if site is not None else None
         if self._site is not None:
-            self._site.join(parts, self._for_site())
+            self._site.join(parts, self._stored, lambda: self._look_at_host(self._host_watcher.begin))
 
     @property
     def endpoint(self) -> str:
@@ -165,7 +159,7 @@ class Broker:
             polling.add(fd)
         polling.add_socket(self._router.polled)
         polling.add_socket(publisher.polled)
-        handlers[publisher.polled.fd] = lambda: publisher.read_subscriptions(self._registry)
+        handlers[publisher.polled.fd] = lambda: publisher.read_subscriptions(self._stored.registry)
         if publisher.monitor is not None:
             polling.add_socket(publisher.monitor)
             handlers[publisher.monitor.fd] = publisher.read_connections
@@ -191,14 +185,14 @@ class Broker:
 
     def _receive(self, ready: list[tuple[int, int]]) -> list[int]:
         """Receive requests, and return the descriptors that are for somebody else."""
-        others = self._local_socket.receive(ready, self._registry)
+        others = self._local_socket.receive(ready, self._stored.registry)
         if self._router.polled.fd in others:
             others.remove(self._router.polled.fd)
-            self._router.receive(RECEIVED_PER_TURN, self._requests, self._registry)
+            self._router.receive(RECEIVED_PER_TURN, self._requests, self._stored.registry)
         return others
 
     def _log_start(self) -> None:
-        held = self._registry
+        held = self._stored.registry
         log.info("messagehub %s serves in %s at %s, pid %d", __version__, self.settings.dir, self.endpoint, os.getpid())
         log.info("%d channels, %d schemas, revision %d", len(held.channels), len(held.schemas), held.revision)
         if self._parts.others_of_domain:
@@ -224,7 +218,7 @@ class Broker:
             self._due_at = now + self._maintain(now)
         local_socket.flush()
         if local_socket.has_received:
-            local_socket.receive_held(self._registry)
+            local_socket.receive_held(self._stored.registry)
         is_busy = backlog > SERVED_PER_TURN or local_socket.has_received or requests.backlog
         return 0.0 if is_busy else max(self._due_at - now, 0.0) + 0.001
 
@@ -233,16 +227,17 @@ class Broker:
 
         Discoveries change nothing, so turns that serve nothing else pass this over.
         """
-        deadline = self._registry.next_deadline()
+        registry = self._stored.registry
+        deadline = registry.next_deadline()
         may_expire = not self.status.is_read_only and (self._site is None or not self._site.is_loading)
         if deadline is not None and deadline <= now and may_expire:
-            self._record(self._registry.expire(now=now))
-            deadline = self._registry.next_deadline()
-        apply_changes(self._registry, self._publisher, self._host_watcher, self._topics, now=now)
-        ended = self._registry.leases.take_ended()
+            self._stored.record(registry.expire(now=now))
+            deadline = registry.next_deadline()
+        apply_changes(registry, self._publisher, self._host_watcher, self._topics, now=now)
+        ended = registry.leases.take_ended()
         if self._access_control is not None and ended:
-            self._access_control.leases_ended([lease for lease in ended if self._registry.leases.get(lease) is None])
-        idle_seconds = self._publisher.beacons(self._registry, now=now)
+            self._access_control.leases_ended([lease for lease in ended if registry.leases.get(lease) is None])
+        idle_seconds = self._publisher.beacons(registry, now=now)
         if not self.status.is_read_only:
             if deadline is not None:
                 idle_seconds = min(idle_seconds, max(deadline - now, 0.0))
@@ -257,9 +252,9 @@ class Broker:
 
     def _take_over(self, settings: Settings) -> None:
         self._new_settings = None
-        self._registry.topics.limit_bytes = settings.kept_limit_bytes
+        self._stored.registry.topics.limit_bytes = settings.kept_limit_bytes
         reloaded = {name: getattr(settings, name) for name in RELOADABLE}
-        self.settings = msgspec.structs.replace(self.settings, **reloaded)
+        self.settings = self._stored.settings = msgspec.structs.replace(self.settings, **reloaded)
         if self._access_control is not None:
             self._access_control.reload(self.settings)
 
@@ -270,7 +265,7 @@ class Broker:
         self._local_socket.end_others()
         self._topics.cut()
         if self._access_control is not None and not self.status.is_read_only:
-            self._record(self._seen_registry.end_leases(self._access_control.unlisted_leases(), now=self._now()))
+            self._stored.record(self._seen_registry.end_leases(self._access_control.unlisted_leases(), now=self._now()))
 
     def _watch_host(self, *, adopt_seconds: float = 0.0) -> None:
         """Watch this host from now on, and begin with all that happened before.
@@ -295,11 +290,11 @@ class Broker:
     @property
     def _seen_registry(self) -> Registry:
         """The registry that hears of what is seen on this host."""
-        return self._registry if self._site is None else self._site.view
+        return self._stored.registry if self._site is None else self._site.view
 
     def _look_at_host(self, look: Callable[..., list[AnyEvent]] | None = None) -> None:
         defects = self._host_watcher.defects
-        self._record((look or self._host_watcher.look)(self._seen_registry, now=self._now()))
+        self._stored.record((look or self._host_watcher.look)(self._seen_registry, now=self._now()))
         if self._host_watcher.defects > defects:
             self._metrics.count("internal_errors")
             self._reload()
@@ -308,16 +303,17 @@ class Broker:
 
     def _serve(self, limit: int) -> None:
         now = self._now()
-        requests, unwritten, access_control = self._requests, self._unwritten, self._access_control
+        requests, stored, access_control = self._requests, self._stored, self._access_control
+        registry, unwritten = stored.registry, stored.unwritten
         high, normal, low = requests.high, requests.normal, requests.low
-        services = self._registry.services
+        services = registry.services
         for _ in range(limit):
             request = (high or normal or low).popleft()
             path, command, received_at, _ = request
             if type(command) is not commands.Discover:
                 self._is_due = True
             services_revision = services.revision
-            answer = self._answers.answer(request, self._registry, now=now, is_read_only=self.status.is_read_only)
+            answer = self._answers.answer(request, registry, now=now, is_read_only=self.status.is_read_only)
             if answer is None:
                 continue  # its schema is being checked, or what it asks for is being read
             reply, emitted = answer
@@ -328,29 +324,21 @@ class Broker:
             if access_control is not None and type(reply) in LISTS:
                 access_control.leave_out(path, command, reply)
             if emitted:
-                self._record(emitted)
-                waits_for = self._registry.revision
+                stored.record(emitted)
+                waits_for = registry.revision
             else:
-                waits_for = unwritten.read_by(command, revision=self._registry.revision) if unwritten.changed else 0
+                waits_for = unwritten.read_by(command, revision=registry.revision) if unwritten.changed else 0
             if type(reply) is replies.Discovered and reply.compatible is UNSET:
                 payload = self._discoveries.payload(reply, command.id)
             else:
                 payload = protocol.encode_reply(reply, command.id)
             if waits_for > self._commit.written:
-                self._hold(HeldReply(waits_for, path, command, received_at, reply, payload, is_change))
+                stored.hold(HeldReply(waits_for, path, command, received_at, reply, payload, is_change))
             else:
                 requests.reply(path, command, received_at, reply, payload, is_change=is_change)
             if self._answers.is_suspect:
                 self._reload()
                 break
-
-    def _hold(self, held: HeldReply) -> None:
-        if self._unwritten.is_uncertain:
-            error = protocol.error_reply(_UNCERTAIN)
-            self._send_reply(held._replace(reply=error, payload=protocol.encode_reply(error, held.command.id)))
-            return
-        self._unwritten.hold(held)
-        self._metrics.count("held")
 
     def _take_check_results(self) -> None:
         for ticket, result in self._schema_checker.results():
@@ -364,113 +352,40 @@ class Broker:
         for (path, command, received_at), reply, payload in self._retained.answers():
             self._requests.reply(path, command, received_at, reply, payload)
 
-    def _record(self, happened: list[AnyEvent]) -> None:
-        """Note, publish, follow and submit events, before anything else is read or answered."""
-        if happened:
-            self._unwritten.note(happened)
-            for event in happened:
-                if event.published:
-                    self._publisher.enqueue(event)
-            self._host_watcher.follow(self._registry, happened)
-            self._commit.submit(happened)
-            self._unwritten.newest = happened[-1].revision
-
     # -- the store -----------------------------------------------------------------------------------------
 
     def _after_commit(self) -> None:
+        stored = self._stored
         self._commit.acknowledge_wake()
         if self._site is not None and self._site.after_commit():
             return
         if self._commit.failure is None:
-            self._release(self._commit.written)
+            stored.release()
         elif not self.status.is_read_only:
             log.error("%s; serving reads only", self._commit.failure.message)
             self._metrics.count("store_failures")
-            self._release(self._commit.written)
-            self._refuse_held()
+            said = "the change could not be stored (disk full or failing) and was undone"
+            if self._commit.reloaded is None:
+                said = "whether the change was stored is not known, since the store does not answer: try again later"
+            stored.refuse_unwritten(StoreReadOnly(said))
             self.status.is_read_only = True
             self._polling.remove(self._host_watcher.fileno())
             self._is_watching = False
-            self._settle()
+            stored.settle()
         elif self._commit.is_writable_again:
-            self._settle()
-            self._commit.resume(written=self._registry.revision)
+            stored.settle()
+            self._commit.resume(written=stored.registry.revision)
             self.status.is_read_only = False
             log.warning("the registry can be written again")
             self._watch_host()
-
-    def _settle(self) -> None:
-        """Go back to what the store holds after a failure, as soon as the store could be read."""
-        if self._unwritten.is_uncertain and self._commit.reloaded is not None:
-            self._go_back(self._commit.reloaded)
-            self._unwritten.settle()
-
-    def _release(self, written: int) -> None:
-        self._publisher.release(written)
-        self._retained.release(written)
-        self._unwritten.release(written, self._send_reply)
-
-    def _send_reply(self, held: HeldReply) -> None:
-        _, path, command, received_at, reply, payload, is_change = held
-        self._requests.reply(path, command, received_at, reply, payload, is_change=is_change)
-
-    def _refuse_held(self) -> None:
-        said = "the change could not be stored (disk full or failing) and was undone"
-        if self._commit.reloaded is None:
-            said = "whether the change was stored is not known, since the store does not answer: try again later"
-        self._refuse_unwritten(StoreReadOnly(said))
-
-    def _refuse_unwritten(self, refused: HubError) -> None:
-        error = protocol.error_reply(refused)
-        for held in self._unwritten.undo():
-            payload = protocol.encode_reply(error, held.command.id)
-            self._send_reply(held._replace(reply=error, payload=payload, is_change=False))
 
     def _reload(self) -> None:
         """Restore the registry from the store after a defect, since it may hold half a change."""
         self._answers.is_suspect = False
         if self._site is not None:
             self._site.load_anew("a defect may have left half a change in its registry")
-            return
-        self._commit.flush(self._unwritten.newest, timeout=STOP_SECONDS)
-        self._release(self._commit.written)
-        self._go_back()
-        self._record(self._host_watcher.begin(self._registry, now=self._now()))
-
-    def _go_back(self, saved: Saved | None = None) -> None:
-        """Restore the registry from the store, or from what it was found to hold.
-
-        Changes that were not written are undone. Their revisions are not used again: replies may have shown them.
-        """
-        before = self._registry
-        at_least = before.revision
-        self._registry, _ = load(self._commit.store, self.settings, now=self._now(), at_least=at_least, saved=saved)
-        self._registry.take_over_unstored(before, now=self._now())
-        self._unwritten.newest = self._registry.revision
-        self._retained.reset()
-        self._publisher.reset(self._registry.revision)
-
-    # -- a site --------------------------------------------------------------------------------------------
-
-    def _for_site(self) -> "Loop":
-        from messagehub.broker.site.registry_copy import Loop  # which a hub on its own does not load
-
-        return Loop(
-            registry=lambda: self._registry,
-            go_on_with=self._go_on_with,
-            record=self._record,
-            refuse_unwritten=self._release_or_refuse,
-            look_at_host=lambda: self._look_at_host(self._host_watcher.begin),
-            unwritten=self._unwritten,
-        )
-
-    def _go_on_with(self, registry: Registry) -> None:
-        self._registry = registry
-
-    def _release_or_refuse(self, refused: HubError) -> None:
-        """Send replies whose changes are stored, and refuse the others."""
-        self._release(self._commit.written)
-        self._refuse_unwritten(refused)
+        else:
+            self._stored.reload()
 
     # -- ending --------------------------------------------------------------------------------------------
 
@@ -485,7 +400,7 @@ class Broker:
         grace, requests = monotonic() + DRAIN_SECONDS, self._requests
         while (ready := self._polling.wait(max(grace - monotonic(), 0.0))) and requests.backlog < MAX_BACKLOG:
             self._receive(ready)
-            self._local_socket.receive_held(self._registry)
+            self._local_socket.receive_held(self._stored.registry)
             self._local_socket.flush()
             if monotonic() > deadline - STOP_SECONDS / 2:
                 break
@@ -498,5 +413,5 @@ class Broker:
         if self._site is not None:
             self._site.end()
         if not self.status.is_read_only:
-            self._commit.flush(self._unwritten.newest, timeout=max(deadline - monotonic(), 0.0))
+            self._commit.flush(self._stored.unwritten.newest, timeout=max(deadline - monotonic(), 0.0))
         self._after_commit()

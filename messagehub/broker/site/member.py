@@ -19,12 +19,13 @@ import msgspec
 from messagehub import protocol
 from messagehub.broker.answers import Answer
 from messagehub.broker.parts import Parts
+from messagehub.broker.persistence.stored_registry import StoredRegistry
 from messagehub.broker.request_queue import Request
 from messagehub.broker.site import link as site_link
 from messagehub.broker.site.forwarding import MOST_WAITING, Forwarded, ForwardedRequests
 from messagehub.broker.site.host_reports import OwnHost, apply_report
 from messagehub.broker.site.link import HubPath, SiteLink
-from messagehub.broker.site.registry_copy import Loop, RegistryCopy
+from messagehub.broker.site.registry_copy import RegistryCopy
 from messagehub.errors import HubError, RateLimited, StoreReadOnly
 from registry import commands, replies
 from registry.channels.leases import Member
@@ -68,11 +69,11 @@ class SiteMember:
     def wake_fd(self) -> int:
         return self._link.wake_fd
 
-    def join(self, parts: Parts, loop: Loop) -> None:
-        """Begin to follow. The registry is a copy already."""
-        self._parts, self._loop = parts, loop
-        self.own_host = OwnHost(loop.registry, self._link.host, self._ask_leader)
-        self._copy = RegistryCopy(parts, loop, self.view)
+    def join(self, parts: Parts, stored: StoredRegistry, look_at_host: Callable[[], None]) -> None:
+        """Begin to follow. The registry is a copy already. `look_at_host` looks at this host as a whole."""
+        self._parts, self._stored, self._look_at_host = parts, stored, look_at_host
+        self.own_host = OwnHost(lambda: stored.registry, self._link.host, self._ask_leader)
+        self._copy = RegistryCopy(parts, stored, self.view)
         self._follow()
         parts.answers.replace({commands.KeepTopic: _refuse_topic, commands.ListHosts: self._list_hosts})
         parts.stats.add(lambda: {"forwarded_commands": self._forwarded.count, "site_loads": self._copy.loads})
@@ -136,7 +137,7 @@ class SiteMember:
         if self._must_look and self._leadership is not None and self.role == "follower":
             self._must_look = False
             self.own_host.forget()
-            self._loop.look_at_host()
+            self._look_at_host()
         while (report := self.own_host.take_report()) is not None:
             if self._leadership is None:
                 self._must_look = True
@@ -158,7 +159,7 @@ class SiteMember:
             self._refuse(waiting, "this hub stops, and whether the command was carried out is not known")
 
     def _tell(self) -> None:
-        registry = self._loop.registry()
+        registry = self._stored.registry
         self._link.tell(registry.revision)
         age = self._link.age_seconds()
         problems = self._parts.status.problems
@@ -182,7 +183,7 @@ class SiteMember:
         self._parts.answers.replace(dict.fromkeys(FORWARDED, self._forward) | {commands.Heartbeat: self._heartbeat})
 
     def _take_head(self, head: site_link.Followed) -> None:
-        registry = self._loop.registry()
+        registry = self._stored.registry
         if self.role == "leader" or self._awaits_load or head.revision <= registry.revision:
             return  # our own, or loaded already
         if head.events is None or head.before != registry.revision:
@@ -201,7 +202,7 @@ class SiteMember:
         if self.role == "leader":
             return
         self._awaits_load = False
-        if not self._is_lost and registry.revision <= self._loop.registry().revision:
+        if not self._is_lost and registry.revision <= self._stored.registry.revision:
             return  # nothing new
         self._is_lost = False
         self._copy.replace(registry)
@@ -209,7 +210,7 @@ class SiteMember:
 
     def _is_registered(self, lease: str, member: Member) -> bool:
         """Return whether somebody is registered under a lease, here or in the site."""
-        is_here = self._loop.registry().leases.has(lease, member)
+        is_here = self._stored.registry.leases.has(lease, member)
         return is_here or (self.role == "follower" and self._copy.leases.has(lease, member))
 
     def _take_leader(self, leadership: int | None) -> None:
@@ -266,7 +267,7 @@ class SiteMember:
 
     def _hand_on(self) -> None:
         """Answer whoever waits for what the copy has by now."""
-        for waiting, answer in self._forwarded.reached(self._loop.registry().revision):
+        for waiting, answer in self._forwarded.reached(self._stored.registry.revision):
             if waiting.kind == "report":
                 self._reported(replies.Reply())
                 continue
@@ -315,7 +316,7 @@ class SiteMember:
 
     def _take_over(self) -> None:
         """Lead, if this hub was elected and its copy is complete."""
-        registry = self._loop.registry()
+        registry = self._stored.registry
         won = self._won
         if won is None or self.role == "leader" or self._is_lost or registry.revision < won.revision:
             return
@@ -328,8 +329,8 @@ class SiteMember:
         self._parts.commit.resume(written=registry.revision)
         self._parts.answers.restore((*FORWARDED, commands.Heartbeat))
         log.info("site %s: this hub leads from revision %d on", self._link.site, registry.revision)
-        self._loop.record(registry.lead(epoch_floor=won.epoch_floor, now=self._parts.now()))
-        self._loop.look_at_host()
+        self._stored.record(registry.lead(epoch_floor=won.epoch_floor, now=self._parts.now()))
+        self._look_at_host()
         for waiting in self._forwarded.take_unsent():
             if waiting.request is not None:
                 self._parts.requests.put_back(waiting.request)
@@ -354,7 +355,7 @@ class SiteMember:
 
     def _settle_loss(self, why: str) -> None:
         """Step down once the store has said what became of the last changes."""
-        if self._parts.commit.written >= self._loop.unwritten.newest:
+        if self._parts.commit.written >= self._stored.unwritten.newest:
             self.step_down(why)
 
     def step_down(self, why: str) -> None:
@@ -363,7 +364,7 @@ class SiteMember:
         self._link.end_leading()
         self._is_lost = self._awaits_load = True
         self._follow()
-        self._loop.refuse_unwritten(StoreReadOnly(said))
+        self._stored.refuse_unwritten(StoreReadOnly(said))
         log.warning("site %s: this hub follows now: %s", self._link.site, why)
         self._link.load_anew()
 
@@ -382,7 +383,7 @@ class SiteMember:
             self._parts.requests.put_back((asked.path, command, monotonic(), None))
             return
         try:
-            self._loop.record(apply_report(asked.body, self._loop.registry(), now=self._parts.now()))
+            self._stored.record(apply_report(asked.body, self._stored.registry, now=self._parts.now()))
         except (msgspec.DecodeError, HubError) as error:
             log.warning("%s reports something that cannot be read: %s", asked.path.user, error)
         self._link.answer(asked.path, "done", 0, _DONE)
@@ -402,12 +403,12 @@ class SiteMember:
         """End the members of hosts whose lease has run out."""
         if self.role != "leader" or self._is_lost or self._hosts is None:
             return
-        registry = self._loop.registry()
+        registry = self._stored.registry
         for host in sorted(self._hosts.known - self._hosts.alive - {self._link.host}):
             happened = registry.host_events.host_lost(host, now=self._parts.now())
             if happened:
                 log.warning("host %s is lost: its members end with its lease", host)
-                self._loop.record(happened)
+                self._stored.record(happened)
 
     def _list_hosts(self, request: Request, registry: Registry, now: float) -> Answer:  # noqa: ARG002  one signature
         reply = replies.HostList(

@@ -4,43 +4,24 @@ Rule 1: the copy shows what is stored, and only moves forward.
 Rule 2: whoever watches this hub hears of a change when the copy has it, as if it had been decided here.
 """
 
-from collections.abc import Callable
-
-import msgspec
-
 from messagehub.broker.parts import Parts
-from messagehub.broker.persistence.pending_commits import PendingCommits
+from messagehub.broker.persistence.stored_registry import StoredRegistry
 from messagehub.broker.site.copied_leases import CopiedLeases
-from messagehub.errors import HubError
 from registry.events import AnyEvent
 from registry.registry import Registry
 
 
-class Loop(msgspec.Struct, frozen=True):
-    """What a member needs of the broker's loop."""
-
-    registry: Callable[[], Registry]
-    go_on_with: Callable[[Registry], None]
-    """Use another registry from now on."""
-    record: Callable[[list[AnyEvent]], None]
-    refuse_unwritten: Callable[[HubError], None]
-    """Send the replies whose changes are stored, and refuse the others."""
-    look_at_host: Callable[[], None]
-    """Look at this host as a whole."""
-    unwritten: PendingCommits
-
-
 class RegistryCopy:
-    def __init__(self, parts: Parts, loop: Loop, view: Registry) -> None:
+    def __init__(self, parts: Parts, stored: StoredRegistry, view: Registry) -> None:
         """`view` is what the host watcher takes for the registry."""
         self.loads = 0
         """How often all records had to be loaded anew."""
-        self.leases = CopiedLeases(loop.registry().channels.values())
-        self._parts, self._loop, self._view = parts, loop, view
+        self.leases = CopiedLeases(stored.registry.channels.values())
+        self._parts, self._stored, self._view = parts, stored, view
 
     def follow(self, happened: list[AnyEvent], revision: int) -> None:
         """Apply one transaction of the leader, and publish it."""
-        registry, parts = self._loop.registry(), self._parts
+        registry, parts = self._stored.registry, self._parts
         for event in happened:
             registry.log.follow(event)
             self.leases.follow(event)
@@ -55,9 +36,9 @@ class RegistryCopy:
 
     def replace(self, registry: Registry) -> None:
         """Go on with a copy that was loaded anew. All its changes are stored."""
-        parts, unwritten = self._parts, self._loop.unwritten
-        registry.take_over_unstored(self._loop.registry(), now=parts.now())
-        self._loop.go_on_with(registry)
+        parts, unwritten = self._parts, self._stored.unwritten
+        registry.take_over_unstored(self._stored.registry, now=parts.now())
+        self._stored.registry = registry
         unwritten.settle()
         unwritten.newest = registry.revision
         parts.commit.resume(written=registry.revision)
@@ -71,5 +52,5 @@ class RegistryCopy:
         """Forget who owned leases that have ended; the leader's registry would tell by itself."""
         ended = self.leases.take_ended()
         if ended and self._parts.access_control is not None:
-            local = self._loop.registry().leases
+            local = self._stored.registry.leases
             self._parts.access_control.leases_ended([lease for lease in ended if local.get(lease) is None])

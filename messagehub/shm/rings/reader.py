@@ -47,10 +47,9 @@ from messagehub.shm.rings.reader_files import (
     NoReaderFile,
     ReaderFile,
     has_reader_index,
-    held_slots,
-    live_readers,
 )
 from messagehub.shm.rings.reader_items import ReaderItems
+from messagehub.shm.rings.reader_probe import held_slots, live_readers
 from messagehub.shm.rings.reader_sleep import ReaderSleep
 from messagehub.shm.rings.reader_start import start_after
 from messagehub.shm.rings.wake_up import WriterWakeUp

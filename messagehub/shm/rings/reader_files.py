@@ -11,7 +11,7 @@ Rule 2: a reader makes its file, then its FIFO, and then stores a new random tok
 token before it lists the directory misses no file: a later one changes the token again. (A counter would not do: two
 increments at the same time can count as one.)
 Rule 3: only the reader stores into its file, with one exception: whoever evicts its consumer stores 0 into the word
-that says that a writer waits for it (`end_waiting_for`). Pins stay the reader's own.
+that says that a writer waits for it (`reader_probe.end_waiting_for`). Pins stay the reader's own.
 Rule 4: a writer maps only files of its own user or, in a group's place, of its group: anybody else could shorten the
 file under it.
 """
@@ -20,8 +20,7 @@ import contextlib
 import errno
 import os
 import secrets
-from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from messagehub.shm.channel_directory.ownership import group_of, list_directory, parent_of
 from messagehub.shm.core import Writer
@@ -270,7 +269,7 @@ class ReaderFiles:
 
     def holders(self, head: int) -> list[Holder]:
         """Return every reader and group, with the slots and items that it holds of a writer that has come to `head`."""
-        found = [_holder(file.words, head) for file in self._files.values()]
+        found = [holder_of(file.words, head) for file in self._files.values()]
         for name, group in self._groups.items():
             with contextlib.suppress(NothingThere):  # it was deleted
                 members = member_count(os.path.join(self.directory, name))
@@ -345,73 +344,8 @@ class ReaderFiles:
             return  # its reader left meanwhile, or the file is not this user's
 
 
-class LiveReader(NamedTuple):
-    holder: Holder
-    pins: bytes  # one for each slot, 1 if it holds the slot
-
-
-class ReaderProbe:
-    """A reader file as somebody outside sees it. It is read, not mapped: another process could shorten it."""
-
-    def __init__(self, directory: str, name: str, slot_count: int) -> None:
-        self._consumer_id = name.rpartition("@")[0] or None
-        self._descriptor = open_trusted(os.path.join(directory, name), os.O_RDONLY)
-        self._slot_count = slot_count
-
-    def look(self, head: int) -> LiveReader | None:
-        """Return the reader as it is now; None if it is dead."""
-        fd, size = self._descriptor.fd, PINS_OFFSET + self._slot_count
-        if not is_locked(fd, _OWNED):
-            return None
-        content = os.pread(fd, size, 0).ljust(size, b"\0")
-        return LiveReader(
-            _holder(memoryview(content)[:PINS_OFFSET].cast("Q"), head, self._consumer_id), content[PINS_OFFSET:]
-        )
-
-    def close(self) -> None:
-        self._descriptor.close()
-
-
-def probe_reader(directory: str, name: str, slot_count: int) -> ReaderProbe | None:
-    """Open a reader file to look at it; None if its reader left meanwhile, or it is no file of ours."""
-    try:
-        return ReaderProbe(directory, name, slot_count)
-    except (NothingThere, AccessRefused, DamagedBlock):
-        return None
-
-
 def is_reader_file(name: str) -> bool:
     return name.endswith(_READER)
-
-
-def end_waiting_for(directory: str, consumer_id: str) -> bool:
-    """Have a blocking writer wait for no reader of this consumer any more; return whether there was one.
-
-    For a consumer whose process may not run. What it holds stays held, so its values stay whole.
-    """
-    found = False
-    for name in filter(is_reader_file, _names_in(directory)):
-        if name.rpartition("@")[0] == consumer_id:
-            with contextlib.suppress(NothingThere, AccessRefused, DamagedBlock):
-                descriptor = open_trusted(os.path.join(directory, name), os.O_RDWR)
-                os.pwrite(descriptor.fd, bytes(8), LOSSLESS * 8)
-                descriptor.close()
-                found = True
-    if found:
-        with contextlib.suppress(NothingThere):
-            announce(directory)
-    return found
-
-
-def live_readers(directory: str, slot_count: int, head: int) -> list[LiveReader]:
-    """Return the living readers of a ring."""
-    found = []
-    for name in filter(is_reader_file, _names_in(directory)):
-        probe = probe_reader(directory, name, slot_count)
-        if probe is not None:
-            found.append(probe.look(head))
-            probe.close()
-    return [reader for reader in found if reader is not None]
 
 
 def group_holder(directory: str, name: str, head: int) -> Holder:
@@ -422,22 +356,14 @@ def group_holder(directory: str, name: str, head: int) -> Holder:
     return Holder(None, 0, unread, group_name(name), member_count(path), unread, position)
 
 
-def held_slots(readers: Iterable[LiveReader], slot_count: int) -> int:
-    """Count the slots that readers hold; several may hold the same."""
-    held = 0
-    for reader in readers:
-        held |= int.from_bytes(reader.pins, "little")
-    return held.to_bytes(slot_count, "little").count(1)
-
-
-def _names_in(directory: str) -> list[str]:
+def names_in(directory: str) -> list[str]:
     try:
         return sorted(os.listdir(directory))
     except FileNotFoundError:
         return []
 
 
-def _holder(words: memoryview, head: int, consumer_id: str | None = None) -> Holder:
+def holder_of(words: memoryview, head: int, consumer_id: str | None = None) -> Holder:
     position = words[CURSOR]
     lag = max(0, head - position)
     unread = lag if words[LOSSLESS] else None

@@ -57,12 +57,12 @@ from messagehub.shm.rings.reader import ReaderOptions, RingReader
 from messagehub.shm.rings.reader_files import (
     ReaderFiles,
     announce,
-    end_waiting_for,
     has_reader_index,
     make_reader_directory,
     reader_directory,
     remove_reader_directory,
 )
+from messagehub.shm.rings.reader_probe import end_waiting_for
 from messagehub.shm.rings.reader_start import live_items
 from messagehub.shm.rings.ring_probe import RingProbe
 from messagehub.shm.rings.writer import RingWriter

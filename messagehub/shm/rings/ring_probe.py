@@ -40,14 +40,11 @@ from messagehub.shm.rings.groups import group_files
 from messagehub.shm.rings.holders import Holder
 from messagehub.shm.rings.reader_files import (
     INDEX,
-    LiveReader,
-    ReaderProbe,
     group_holder,
-    held_slots,
     is_reader_file,
-    probe_reader,
     reader_directory,
 )
+from messagehub.shm.rings.reader_probe import LiveReader, ReaderProbe, held_slots, probe_reader
 
 _OWNED: Final = exclusive(OWNER)
 _MOST_LINES: Final = 1024  # of the table of slots, to look at sizes
