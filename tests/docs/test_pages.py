@@ -27,7 +27,7 @@ PAGES = sorted(
 class Reader:
     """Somebody with a hub, a Python prompt, a shell and a page."""
 
-    def __init__(self, home: Path, *, has_directory: bool) -> None:
+    def __init__(self, home: Path, *, has_directory: bool, **environment: str) -> None:
         self.home = home
         self.domain = f"pytest-{os.getpid()}-{home.name}"  # of the whole module
         self.directory = home / "hub" if has_directory else home / ".local/state/messagehub"
@@ -37,6 +37,7 @@ class Reader:
             "PYTHONPATH": str(ROOT),
             "MESSAGEHUB_DOMAIN": self.domain,
             "MESSAGEHUB_HTTP": "127.0.0.1:0",
+            **environment,
         }
         if has_directory:
             self.environment["MESSAGEHUB_DIR"] = str(self.directory)

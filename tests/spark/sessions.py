@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]
 AUTO_REGISTRATION = ROOT / "messagehub" / "spark" / "auto_registration"
+PRELOADING = ROOT / "tests" / "spark" / "preloading"
 # For programs that make a session of their own: compiling takes longer than anything that they compute.
 SMALL = {
     "PYSPARK_SUBMIT_ARGS": "--conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN"
@@ -18,8 +19,8 @@ SMALL = {
 
 
 def environment() -> dict[str, str]:
-    """Workers import this checkout, and find the source by its name."""
-    path = os.pathsep.join([str(ROOT), str(AUTO_REGISTRATION), os.environ.get("PYTHONPATH", "")])
+    """Workers import this checkout, find the source by its name, and have imported it before they begin."""
+    path = os.pathsep.join([str(ROOT), str(AUTO_REGISTRATION), str(PRELOADING), os.environ.get("PYTHONPATH", "")])
     return {"PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
 
 

@@ -42,14 +42,13 @@ has_connect = pytest.mark.skipif(importlib.util.find_spec("grpc") is None, reaso
 @pytest.mark.parametrize(
     "session", [CLASSIC, pytest.param(CONNECT, marks=[pytest.mark.slow, has_connect])], ids=["classic", "connect"]
 )
-def test_every_block_of_the_page_works_in_order(session: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (environment() | (SMALL if session == CLASSIC else {})).items():
-        monkeypatch.setenv(name, value)
+def test_every_block_of_the_page_works_in_order(session: str) -> None:
+    in_environment = environment() | (SMALL if session == CLASSIC else {})
     first, *blocks = blocks_of(PAGE)
     assert CLASSIC in first.text
     first = replace(first, text=first.text.replace(CLASSIC, session))
     with tempfile.TemporaryDirectory(prefix="mh-") as home:
-        reader = Reader(Path(home), has_directory=True)
+        reader = Reader(Path(home), has_directory=True, **in_environment)
         try:
             for block in [first, *blocks, Block(PAGE, 1, "python", AFTERWARDS)]:
                 reader.types(block)

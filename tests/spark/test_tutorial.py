@@ -24,11 +24,9 @@ assert consumer.missed == 0
 
 
 @pytest.mark.timeout(600)
-def test_the_first_hour_works_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (environment() | SMALL | {"MPLBACKEND": "Agg"}).items():
-        monkeypatch.setenv(name, value)
+def test_the_first_hour_works_as_it_is_written() -> None:
     with tempfile.TemporaryDirectory(prefix="mh-") as home:
-        reader = Reader(Path(home), has_directory=True)
+        reader = Reader(Path(home), has_directory=True, **environment(), **SMALL, MPLBACKEND="Agg")
         try:
             for block in [*blocks_of(PAGE), Block(PAGE, 1, "python", AFTERWARDS)]:
                 reader.types(block)
