@@ -4,7 +4,9 @@ import asyncio
 import logging
 import os
 import shutil
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -95,6 +97,29 @@ def test_a_consumer_that_waits_reads_from_the_first_item(either: Place) -> None:
             assert found == list(range(1, 201))
             assert (consumer.sequence, consumer.missed) == (200, 0)
         producer.tell()
+
+
+def test_the_number_of_the_last_item_is_known_whoever_slept_for_it(either: Place) -> None:
+    """In an event loop, and in a thread: the value that ended a sleep was not counted, until the next one."""
+    hub = either.hub()
+    with hub.producer("slow") as producer, hub.consumer("slow") as consumer:
+
+        async def read_in_the_loop() -> None:
+            for number in range(1, 6):
+                reading = asyncio.ensure_future(consumer.read_async(timeout=PATIENCE))
+                await asyncio.sleep(0.02)
+                producer.write(b"1")
+                assert bytes(await reading) == b"1"
+                assert consumer.sequence == number
+
+        asyncio.run(read_in_the_loop())
+        for number in range(6, 11):
+            with ThreadPoolExecutor(1) as threads:
+                reading = threads.submit(consumer.read, PATIENCE)
+                time.sleep(0.02)
+                producer.write(b"2")
+                assert bytes(reading.result(PATIENCE)) == b"2"
+            assert consumer.sequence == number
 
 
 def test_what_came_before_a_waiting_consumer_attached_is_counted(either: Place) -> None:

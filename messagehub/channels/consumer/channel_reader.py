@@ -56,8 +56,12 @@ class ChannelReader:
 
     def begin(self) -> None:
         """Prepare to use more than the fast path. The caller has the turn."""
-        self._sequence = self.sequence
+        self.keep_sequence()
         self.fast_path.start()
+
+    def keep_sequence(self) -> None:
+        """Note the number of the value that the fast path gave last, which it forgets in `settle`."""
+        self._sequence = self.sequence
 
     def settle(self, wake_fd: int) -> None:
         """Open the fast path, if this consumer has one, before the turn is given back. `wake_fd` ends a sleep."""

@@ -150,6 +150,7 @@ class ConsumerReading:
         if self.was_closed():
             return True, None
         if not ready and (value := self._fast_path.next()) is not None:
+            self._reader.keep_sequence()
             return True, value  # a ring woke us, and nothing else did
         self._reader.after_sleep(was_woken=self._sleep.was_woken(ready), has_news=bool(ready))
         if not self._is_late(deadline):
