@@ -44,15 +44,14 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 @pytest.fixture(params=["alone", "broker"])
 def either(request: pytest.FixtureRequest, place: Place) -> Iterator[Place]:
-    """The same test without a broker, and with one that everybody registers at."""
+    """The same test without a broker, and with one that everybody knows. A consumer that is closed before the broker of
+    a busy machine has answered has read without it."""
     if request.param == "alone":
         yield place
         return
     with Served(place.dir, heartbeat_seconds=0.5, beacon_seconds=0.1) as server, Peer(server.endpoint) as peer:
         yield place
-        asked = peer.stats()["requests"]
-        assert asked["PRODUCER_REGISTER"]["count"] > 0
-        assert asked["CONSUMER_REGISTER"]["count"] > 0
+        assert peer.stats()["requests"]["PRODUCER_REGISTER"]["count"] > 0
 
 
 def test_what_a_consumer_hands_out_by_default_is_data(place: Place, caplog: pytest.LogCaptureFixture) -> None:
