@@ -4,7 +4,8 @@ A caller that finds the socket idle sends, waits and receives by itself, which s
 thread does so for callers that wait together, for callers that do not wait, and for what arrives unasked.
 
 Rule 1: only the thread that holds the lock waits for the socket and receives from it. It receives for everybody.
-Rule 2: the holder polls `fd` beside its socket. It stops within one poll when another thread wants the lock.
+Rule 2: the holder polls `fd` beside its socket. It stops within one poll when another thread wants the lock; `fd` stays
+readable until that thread has it.
 Rule 3: a request is registered before its sender releases the lock, so that a reply that arrives during the hand-over
 is received by the next holder.
 Rule 4: whoever releases the lock sees to it that another thread receives what is still due.
@@ -91,7 +92,10 @@ class HandoverLock:
             if is_done():
                 return True
             self.clear()  # before the look at `is_wanted`: who asks in between is heard by the next step
-            if self.is_wanted or monotonic() >= deadline:
+            if self.is_wanted:
+                self.interrupt()  # for a thread that finds the lock free before the one that waits for it wakes up
+                return False
+            if monotonic() >= deadline:
                 return False
 
     def close(self) -> None:

@@ -246,6 +246,20 @@ def test_who_asks_between_two_polls_of_the_holder_is_heard(
     assert waited == [True, False]
 
 
+def test_who_finds_the_lock_free_before_the_one_that_waits_for_it_stops_too(numbers: Numbers, started: Started) -> None:
+    """It polled to its own deadline: the holder before it had used up what was to end its poll."""
+    lock = numbers.lock
+    assert lock.acquire_if_free()
+    asking = started(lambda: lock.take_over(LONG) and lock.release(), "asking")
+    eventually(lambda: lock.is_wanted)
+    for _ in range(3):  # as one holder after the other
+        assert not lock.drive(lambda: False, numbers.step, time.monotonic() + 10 * LONG)
+        assert select.select([lock.fd], [], [], 0)[0]
+    lock.release()
+    asking.join(LONG)
+    assert not select.select([lock.fd], [], [], 0)[0]
+
+
 def test_two_threads_that_ask_get_the_socket_one_after_the_other(numbers: Numbers, started: Started) -> None:
     ends = holding(numbers, started)
     taken: list[str] = []
