@@ -36,6 +36,12 @@ def is_pending(pid: int, number: int) -> bool:
     return bool(int(pending[1], 16) >> (number - 1) & 1)
 
 
+def held_by_worker(caller: MessageHub) -> int:
+    """How many messages its only worker has taken and not answered, as of its last heartbeat."""
+    ((worker,),) = (service.workers for service in caller.services("service:work"))
+    return 0 if worker.mailbox is None else worker.mailbox.queued + worker.mailbox.busy
+
+
 @pytest.fixture
 def start(broker: Served) -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
@@ -72,8 +78,9 @@ def test_a_signal_has_a_worker_finish_what_it_has_taken(
     jobs = [
         {"name": name, "begun": str(tmp_path / f"begun-{name}"), "until": str(tmp_path / "go")} for name in ("a", "b")
     ]
-    pending = [caller.begin_request("service:work", job, timeout=60) for job in jobs]  # in hand, and in the mailbox
+    pending = [caller.begin_request("service:work", job, timeout=60) for job in jobs]
     eventually((tmp_path / "begun-a").exists)
+    eventually(lambda: held_by_worker(caller) == 2)  # in hand, and in the mailbox
     process.send_signal(number)
     eventually(lambda: not caller.services("service:work"))  # nobody is sent there any more
     assert process.poll() is None
