@@ -681,6 +681,18 @@ class HostList(Reply, tag="HOST_LIST_RESPONSE"):
     revision: fields.Revision[int]
 
 
+class GatewayFound(Reply, tag="GATEWAY_RESPONSE"):
+    """How to read a channel's data through the Arrow Flight gateway of its host."""
+
+    host: Annotated[str, Meta(description="the name of the host that has the data")]
+    location: Annotated[str, Meta(description="where its gateway serves: `grpc://HOST:PORT` or `grpc+tls://HOST:PORT`")]
+    token: Annotated[str, Meta(description="to be sent as Bearer token; lets its bearer read this channel alone")]
+    valid_seconds: Annotated[float, Meta(description="for how long the gateway takes the token")]
+    certificate: Annotated[
+        str, Meta(description="the certificate chain that the gateway shows, in PEM form; empty without encryption")
+    ] = ""
+
+
 class Pong(Reply, tag="PONG"):
     broker_id: fields.BrokerId[str]
     revision: fields.Revision[int]
@@ -780,6 +792,7 @@ AnyReply = (
     | DeadLetterList
     | DeadLettersRemoved
     | HostList
+    | GatewayFound
     | Pong
     | StatsReport
     | TraceReport

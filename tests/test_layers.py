@@ -1,7 +1,7 @@
 """The layers of docs and STYLE, enforced: each part imports only what stands below it, and the registry is pure.
 
     cli | admin | spark | testing | notebook  →  cluster  →  messagehub (the API)  →  hub  →  hub_parts
-    →  channels | services | jupyter  →  broker | topics | streams | discovery  →  client | store | payloads
+    →  channels | services | jupyter  →  broker | topics | streams | discovery  →  client | store | payloads | flight
     →  security  →  shm  →  protocol | runtime | display  →  settings  →  setting_checks | arguments  →  errors
     →  registry
 
@@ -27,7 +27,7 @@ ROWS: list[set[str]] = [
     {"runtime", "protocol", "display"},
     {"shm"},
     {"security"},
-    {"client", "store", "payloads"},
+    {"client", "store", "payloads", "flight"},
     {"broker", "topics", "streams", "discovery"},
     {"channels", "services", "jupyter"},
     {"hub_parts"},

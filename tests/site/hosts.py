@@ -32,7 +32,7 @@ class SiteHub:
         }
         self._command = [
             *(sys.executable, "-m", "messagehub", "serve", "--dir", str(self.dir), "--site", site, "--etcd", url),
-            *("--site-endpoint", "tcp://127.0.0.1:0", *(arguments or ("--no-http",))),
+            *("--site-endpoint", "tcp://127.0.0.1:0", *(arguments or ("--no-http", "--no-gateway"))),
         ]
         self.start()
 
