@@ -63,6 +63,7 @@ class HelloAck(Reply, tag="HELLO_ACK"):
     ]
     server: Annotated[str, Meta(description="name and version of the broker")]
     warning: Annotated[str | UnsetType, Meta(description="when the peer's version is a newer minor one")] = UNSET
+    site: Annotated[str | UnsetType, Meta(description="of a hub that is a member of a site: its name")] = UNSET
     access: Annotated[
         str | UnsetType,
         Meta(

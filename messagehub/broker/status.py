@@ -58,6 +58,8 @@ class BrokerInfo:
         )
         if warning:
             reply.warning = warning
+        if settings.site:
+            reply.site = settings.site
         if access_control is not None:
             reply.access = access_control.access
         return reply

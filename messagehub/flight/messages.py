@@ -41,8 +41,9 @@ class FlightTicket(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True
     block: str | None = None
     """A ring, by its name in shared memory."""
     start: str | int | list[str | int] = "oldest"
-    """Where to begin: `oldest`, `latest`, `first`, -N, or a position. Of a `ring`, -N takes the position `until`."""
-    until: list[str | int] | None = None
+    """Where to begin: `oldest`, `latest`, `first`, -N for the last N, or a position."""
+    positions: dict[str, list[str | int]] = {}
+    """Where to begin in rings of these ids, whatever `start` says."""
     follow: bool = False
     """Whether items go on as they are written."""
     lossless: bool = True
@@ -95,24 +96,22 @@ class RingInfo(msgspec.Struct, kw_only=True, frozen=True):
     state: RingState
 
 
-def start_of(ticket: FlightTicket) -> Start:
-    """Return where a ring is to be read from."""
-    start = ticket.start
+def start_of(ticket: FlightTicket, end: Position) -> Start:
+    """Return where a ring is to be read from; `end` is where it ends now."""
+    start = ticket.positions.get(end.block_id, ticket.start)
     if isinstance(start, list):
         return _position(start)
     if isinstance(start, int):
-        if ticket.until is None or start >= 0:
-            raise MalformedRequest("the last N items of a ring take a negative `start` and a position as `until`")
-        return LastItems(-start, _position(ticket.until))
+        if start >= 0:
+            raise MalformedRequest(f"a number as `start` is negative, for the last items: -10, not {start}")
+        return LastItems(-start, end)
     if start not in ("oldest", "latest", "first"):
         raise MalformedRequest(f"a ring cannot be read from {start!r:.100}")
     return cast(Start, start)
 
 
-def with_start(ticket: FlightTicket, start: Start) -> FlightTicket:
-    if isinstance(start, LastItems):
-        return msgspec.structs.replace(ticket, start=-start.wanted, until=list(start.position))
-    return msgspec.structs.replace(ticket, start=start if isinstance(start, str) else list(start))
+def with_start(ticket: FlightTicket, start: Position) -> FlightTicket:
+    return msgspec.structs.replace(ticket, start=list(start))
 
 
 def _position(given: list[str | int]) -> Position:
@@ -121,7 +120,8 @@ def _position(given: list[str | int]) -> Position:
     raise MalformedRequest(f"a position is [block id, epoch, sequence], not {given!r:.100}")
 
 
-class _Told(msgspec.Struct, kw_only=True):
+@decodable
+class ToldError(msgspec.Struct, kw_only=True):
     code: str
     message: str
     retryable: bool = False
@@ -131,14 +131,14 @@ class _Told(msgspec.Struct, kw_only=True):
 def error_bytes(error: HubError) -> bytes:
     details = {name: value for name, value in error.details.items() if isinstance(value, str | int | float | None)}
     return msgspec.json.encode(
-        _Told(code=error.code, message=error.message, retryable=error.retryable, details=details)
+        ToldError(code=error.code, message=error.message, retryable=error.retryable, details=details)
     )
 
 
 def error_from(extra: bytes) -> HubError | None:
     """Return the error that a gateway told, or None if it told none that can be read."""
     try:
-        told = msgspec.json.decode(extra, type=_Told)
+        told = msgspec.json.decode(extra, type=ToldError)
     except msgspec.DecodeError:
         return None
     return restored(told.code, told.message) or from_wire(

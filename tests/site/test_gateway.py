@@ -2,9 +2,8 @@
 
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +11,12 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from messagehub import MessageHub
 from messagehub.security.credentials import AccessFile, allow_token
 from messagehub.settings import Settings
 from tests.access.test_http_rights import certificate
 from tests.etcd_server import EtcdMember, etcd
 from tests.integration.harness import children, eventually, get
-from tests.site.hosts import Site, SiteHub
+from tests.site.hosts import Site, SiteHub, gateway_of, gateway_pid, on
 
 TABLE = pa.table({"x": [1, 2, 3], "name": ["a", "b", None]})
 
@@ -40,43 +38,12 @@ def hosts(member: EtcdMember, tmp_path_factory: pytest.TempPathFactory) -> Itera
         started.close()
 
 
-@contextmanager
-def on(hub: SiteHub) -> Iterator[MessageHub]:
-    """A client on the host of a hub."""
-    with pytest.MonkeyPatch.context() as patch:
-        for key in ("MESSAGEHUB_HOST", "MESSAGEHUB_DOMAIN"):
-            patch.setenv(key, hub.environment[key])
-        with MessageHub(dir=hub.dir) as client:
-            yield client
-
-
-def gateway_of(hub: SiteHub, name: str) -> str:
-    """The address of a host's gateway, as a hub knows it."""
-
-    def found() -> str | None:
-        listed = {each["host"]: each for each in hub.hosts()["hosts"]}
-        return listed[name]["gateway"] or None if name in listed else None
-
-    return eventually(found)
-
-
 def call(token: str) -> flight.FlightCallOptions:
     return flight.FlightCallOptions(timeout=30, headers=[(b"authorization", f"Bearer {token}".encode())])
 
 
 def owner(hub: SiteHub) -> flight.FlightCallOptions:
     return call((hub.dir / "http.token").read_text().strip())
-
-
-def gateway_pid(hub: SiteHub) -> int:
-    found = subprocess.run(
-        ["pgrep", "-P", str(hub.process.pid), "-f", "messagehub.cluster.gateway"],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    return int(found.stdout.split()[0]) if found.stdout.split() else 0
 
 
 def test_every_hub_knows_the_gateway_of_every_host(hosts: Site) -> None:

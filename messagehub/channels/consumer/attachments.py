@@ -16,11 +16,13 @@ import logging
 import os
 import time
 from collections.abc import Iterable, Set
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from messagehub.channels.consumer.consumer_options import ConsumerOptions
+from messagehub.channels.consumer.elsewhere import Elsewhere
 from messagehub.channels.consumer.group_mates import GroupMate
 from messagehub.channels.consumer.start import Positions
+from messagehub.channels.items import AnyRing
 from messagehub.shm import inotify
 from messagehub.shm.channel_directory.cleaning import LINGER_SECONDS
 from messagehub.shm.channel_directory.directory import CHANNEL_LOCK, Directory
@@ -51,12 +53,14 @@ class _Noted(NamedTuple):
 
 
 class Attachments:
-    def __init__(self, directory: Directory, options: ConsumerOptions, readable: Set[str]) -> None:
+    def __init__(
+        self, directory: Directory, options: ConsumerOptions, readable: Set[str], elsewhere: Elsewhere
+    ) -> None:
         """What is in the directory now counts as having been there before the consumer.
 
         `readable` are the hashes of schemas that the consumer can read, and grows; while it is empty, any can be read.
         """
-        self.readers: list[RingReader] = []
+        self.readers: list[AnyRing] = []
         self.has_met_any = False
         self.has_tables = False
         self.schema: Any = None  # of the ring that was attached last
@@ -67,6 +71,7 @@ class Attachments:
         self._channel = channel = options.channel
         self._options = options
         self._readable = readable
+        self._elsewhere = elsewhere
         self._is_waited_for = options.lossless
         self._left: dict[str, Position] = {}
         self._gone_at: dict[str, float] = {}
@@ -106,6 +111,12 @@ class Attachments:
         """Where to go on, by block."""
         left = {position.block_id: position for position in self._left.values()}
         return left | {reader.header.block_id: reader.position for reader in self.readers}
+
+    @property
+    def sources(self) -> dict[str, Literal["shm", "flight"]]:
+        return {
+            reader.header.block_id: "shm" if isinstance(reader, RingReader) else "flight" for reader in self.readers
+        }
 
     def has_news(self) -> bool:
         """Whether what the kernel told is about producers or tables; everything told so far is forgotten."""
@@ -158,6 +169,8 @@ class Attachments:
         self._watch()
         alive, waiting = self._directory_rings()
         listed = [*alive, *waiting, self._directory.exclusive_block(self._channel)]
+        if not self._elsewhere.is_also_here:
+            alive, waiting, listed = [], [], []  # a ring of that name here is not what is produced now
         told = [path for path in told if path not in listed]
         is_first = not self._has_looked
         if is_first:
@@ -167,20 +180,29 @@ class Attachments:
         paths = dict.fromkeys([*listed, *told])
         held = {reader.path for reader in self.readers}
         missing = [path for path in paths if path not in held and not self._attach(path)]
+        self._attach_elsewhere(is_first=is_first)
         self._let_go_of_the_dead()
         if is_first:
             self._tell_of_lost_position()
-        self._is_producing = bool(alive)
+        self._is_producing = bool(alive) or self._elsewhere.is_producing()
         awaited = 0 if self._is_producing else self._awaited(paths)
         self._is_group_done = self._options.group is None or not (self._is_producing or awaited)
         if self._is_group_done:
             self._close_spent()
         self._tell_of_wait(awaited)
         self.is_listed |= bool(alive or waiting)
-        self.has_tables = os.path.isdir(self._directory.tables_path(self._channel))
+        here = os.path.isdir(self._directory.tables_path(self._channel))
+        self.has_tables = here or self._elsewhere.has_tables()
         self._schedule(is_waiting=awaited > 0 or any(path in alive for path in missing))
 
-    def ended(self, reader: RingReader) -> None:
+    def failed(self, reader: AnyRing) -> None:
+        """It is on another host, and nothing more comes from there."""
+        if not isinstance(reader, RingReader) and reader in self.readers:
+            self.readers.remove(reader)
+            self._elsewhere.failed(reader)
+            self._left[reader.path] = reader.position
+
+    def ended(self, reader: AnyRing) -> None:
         """Its producer ended it and everything was read."""
         position = reader.position
         if reader.is_replaced():  # for a group too, whose members have not read all of its numbers
@@ -188,13 +210,16 @@ class Attachments:
         self._left[reader.path] = position
         self._has_seen_end |= not self._was_over(position.block_id, position.epoch)
         self.readers.remove(reader)
-        if self._options.group is None:
+        if not isinstance(reader, RingReader):
+            self._elsewhere.ended(reader)
+        elif self._options.group is None:
             reader.close()
         else:
             self._spent[reader.path] = reader
 
     def close(self) -> None:
         self._close_readers()
+        self._elsewhere.close()
         self._news.close()
         self._is_watched = self._is_parent_watched = False
 
@@ -244,6 +269,17 @@ class Attachments:
         self._left.pop(path, None)
         self.has_met_any = True
         return True
+
+    def _attach_elsewhere(self, *, is_first: bool) -> None:
+        """Read too what was opened on other hosts."""
+        for ring in self._elsewhere.take(self._readable):
+            header = ring.header
+            if is_first:
+                self._noted[header.block_id] = _Noted(Position(*header.position), header.was_over)
+            self.readers.append(ring)
+            self.schema = ring.schema
+            self._left.pop(ring.path, None)
+            self.has_met_any = self.is_listed = True
 
     def _awaited(self, paths: Iterable[str]) -> int:
         """How many items are left, of rings that nobody writes, to others of the group or to nobody."""
@@ -370,7 +406,10 @@ class Attachments:
                 del self._gone_at[reader.path]
                 self._left[reader.path] = reader.position
                 self.readers.remove(reader)
-                reader.close()
+                if isinstance(reader, RingReader):
+                    reader.close()
+                else:
+                    self._elsewhere.ended(reader)
 
     def _watch(self) -> None:
         """The channel's directory or, until there is one, the directory of all channels."""

@@ -26,7 +26,7 @@ from messagehub.shm.channel_directory.ownership import is_written_by_others
 from messagehub.shm.errors import NothingThere, StreamEnded
 from messagehub.shm.layout import FLAT
 from messagehub.shm.payloads import codec_for
-from messagehub.shm.rings.read_results import Gap, Item, Producers
+from messagehub.shm.rings.read_results import Gap, Item, Position, Producers
 from messagehub.shm.rings.ring import open_reader, peek
 
 COLUMNS = pa.schema(
@@ -54,7 +54,7 @@ class RingStream:
         self._ticket = ticket
         self._reader = reader = open_reader(
             path,
-            start=start_of(ticket),
+            start=start_of(ticket, Position(header.block_id, state["epoch"], state["head"])),
             lossless=ticket.lossless and not ticket.newest,
             wait_for_writer=True,
             verify=ticket.verify,

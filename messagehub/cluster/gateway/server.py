@@ -24,7 +24,7 @@ from messagehub.flight.messages import IDLE_SECONDS, MANIFESTS, FlightTicket, st
 from messagehub.shm.channel_directory.directory import Directory
 from messagehub.shm.channel_directory.entries import block_path
 from messagehub.shm.errors import DataBlockError, NothingThere, StreamEnded, TableMissing
-from messagehub.shm.rings.read_results import Item, LastItems, Position, Start
+from messagehub.shm.rings.read_results import Item, Position
 from messagehub.shm.rings.reader import RingReader
 from messagehub.shm.rings.ring import open_reader, peek, ring_paths
 from messagehub.shm.tables import manifests
@@ -163,9 +163,12 @@ class GatewayServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow h
         if header.channel != channel:
             raise NothingThere(paths[0])
         end = Position(header.block_id, state["epoch"], state["head"])
-        start: Start = LastItems(-asked.start, end) if isinstance(asked.start, int) else start_of(asked)
         reader = open_reader(
-            paths[0], start=start, lossless=asked.follow and asked.lossless, verify=asked.verify, wait_for_writer=True
+            paths[0],
+            start=start_of(asked, end),
+            lossless=asked.follow and asked.lossless,
+            verify=asked.verify,
+            wait_for_writer=True,
         )
         return flight.GeneratorStream(
             _stream_schema(reader), _told_while_sent(_batches(reader, None if asked.follow else state["head"]))

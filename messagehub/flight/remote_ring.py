@@ -1,0 +1,348 @@
+"""A ring on another host as its consumer here reads it: the same methods as those of `RingReader` that consumers use.
+
+Rule 1: a thread takes messages from the gateway, up to QUEUED_BYTES ahead of the reader. Then it waits, and so do gRPC,
+the gateway and, if this reader is lossless, a blocking producer.
+Rule 2: the gateway says at least every IDLE_SECONDS that the stream goes on. One that is silent for SILENT_SECONDS, or
+breaks off, is opened again where it was left, for RECONNECT_SECONDS. After that whoever reads gets an error.
+Rule 3: what the gateway refuses is an error at once: the ring is gone, or may not be read any more.
+"""
+
+import os
+import struct
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from messagehub.errors import HubError
+from messagehub.flight.client import CALL_SECONDS, GatewayCall, Gateways, open_stream
+from messagehub.flight.messages import IDLE_SECONDS, RING_KEY, FlightTicket, RingInfo, RingState, with_start
+from messagehub.runtime.supervision import Supervisor
+from messagehub.shm.errors import BlockOnOtherHost, HandleClosed, PayloadDamaged, StreamEnded
+from messagehub.shm.identity import host as this_host
+from messagehub.shm.layout import FLAT, PayloadFormat
+from messagehub.shm.locks import Descriptor
+from messagehub.shm.payloads import codec_of
+from messagehub.shm.rings.read_results import Gap, Item, Position, Producers
+
+if TYPE_CHECKING:
+    from pyarrow import flight
+
+QUEUED_BYTES = 4 << 20
+SILENT_SECONDS = 10 * IDLE_SECONDS
+RECONNECT_SECONDS = 15.0
+PAUSE_SECONDS, PAUSE_MAX_SECONDS = 0.1, 1.0
+STOP_SECONDS = 5.0
+ALIGNED_BYTES = 16
+"""What the widest numbers of NumPy and Arrow need, to be read in place."""
+_FLAT = struct.pack("=4Q", *FLAT)
+
+
+class _Message(NamedTuple):
+    """Items as they came, until somebody reads them."""
+
+    rows: list[tuple[int, int, int, int, bytes, int, int]]  # `COLUMNS` but the payload, and where that begins
+    payload: Any
+    state: RingState
+    size_bytes: int
+
+
+class RemoteRing:
+    """One thread reads; values may be dropped in any."""
+
+    def __init__(self, gateways: Gateways, host: str, ticket: FlightTicket) -> None:
+        """Open the ring that the ticket names; raise why that is not possible."""
+        assert ticket.block is not None
+        self.host = host
+        self.path = f"{host}:{ticket.block}"
+        self._gateways = gateways
+        self._ticket = ticket
+        self._opened_in = os.getpid()
+        self._changed = threading.Condition()
+        self._queue: deque[_Message] = deque()
+        self._queued_bytes = 0
+        self._rows: deque[tuple[int, int, int, int, bytes, int, int]] = deque()
+        self._payload: Any = None
+        self._is_closed = self._has_ended = False
+        self._failure: HubError | None = None
+        self._wake = Descriptor.eventfd()
+        self._stream = self._opened(ticket)
+        self.header = info = _info(self._stream, self.path)
+        self._codec = codec_of(
+            PayloadFormat(info.payload_format),
+            info.description,
+            self.path,
+            checks_cells=ticket.verify or info.checks_cells,
+        )
+        self._state = self._taken_state = info.state
+        self._cursor = self._received = info.position[2]
+        self._producers: Producers = tuple(info.state.producers)
+        self._heard_at = time.monotonic()
+        self._is_over = False
+        supervisor = Supervisor()
+        self._thread = supervisor.start("messagehub-flight", self._receive)
+        supervisor.start("messagehub-flight-watch", self._watch)
+
+    # --- reading, as of a RingReader
+
+    def take(self) -> Item | Gap | None:
+        """The next item or gap if it is here already. Raises what ended the stream, once all that came was read."""
+        if not self._rows and not self._next_message():
+            if self._failure is not None and not self._queue:
+                raise self._failure
+            return None
+        sequence, lost_until, epoch, written_ns, shape, length, offset = self._rows.popleft()
+        if lost_until:
+            self._cursor = lost_until
+            return Gap(sequence, lost_until)
+        self._cursor = sequence
+        buffer: Any = self._payload.slice(offset, length)
+        found = FLAT if shape == _FLAT else struct.unpack("=4Q", shape)
+        return Item(sequence, epoch, buffer, self._codec, found, written_ns, self._producers)
+
+    def arm(self) -> Item | Gap | None:
+        """Look once more before sleeping on `wake_fds`; raise StreamEnded when nothing can come any more."""
+        if self._is_closed or self._wake.fd < 0:
+            raise HandleClosed("reader")
+        found = self.take()
+        if found is None and self._has_ended and not self._queue:
+            raise StreamEnded(self.path)
+        return found
+
+    def disarm(self) -> None:
+        """Nothing to undo: the descriptor is readable whenever something came."""
+
+    def wake_fds(self) -> list[int]:
+        return [self._wake.fd] if self._wake.fd >= 0 else []
+
+    def woken(self, fd: int) -> None:
+        try:
+            os.eventfd_read(fd)
+        except BlockingIOError:
+            return  # another thread was woken by the same
+
+    def look_seconds(self) -> float | None:
+        return None
+
+    def follow(self, last_read: Any) -> bool:  # noqa: ARG002  the signature of a RingReader
+        """Values of another host are not read by the fast path."""
+        return False
+
+    def latest(self) -> Item | None:
+        """Ask the gateway for the newest item, wherever this reader stands; None if there is none (yet)."""
+        ticket = msgspec.structs.replace(self._ticket, newest=True, start="latest", positions={})
+
+        def ask(call: GatewayCall) -> _Message:
+            stream = open_stream(call, ticket, seconds=CALL_SECONDS)
+            found = stream.read_chunk()
+            return _message(found, self.path)
+
+        if self._is_closed:
+            raise HandleClosed("reader")
+        message = self._gateways.call(self._ticket.channel, self.host, self.path, ask)
+        if not message.rows:
+            return None
+        sequence, _, epoch, written_ns, shape, length, offset = message.rows[0]
+        buffer: Any = message.payload.slice(offset, length)
+        producers: Producers = tuple(message.state.producers)
+        return Item(sequence, epoch, buffer, self._codec, struct.unpack("=4Q", shape), written_ns, producers)
+
+    # --- what it knows
+
+    @property
+    def position(self) -> Position:
+        """Resume with `start=position` to go on after the last item read."""
+        return Position(self.header.block_id, self._taken_state.epoch, self._cursor)
+
+    @property
+    def head(self) -> int:
+        return self._state.head
+
+    @property
+    def schema(self) -> Any:
+        """An Arrow schema, a NumPy dtype, or None for raw bytes."""
+        return self._codec.schema
+
+    @property
+    def lag(self) -> int:
+        """How many items were written after the one read last, as far as the gateway has told."""
+        return max(self._state.head - self._cursor, 0)
+
+    @property
+    def failure(self) -> HubError | None:
+        """Why nothing more comes, if that is not the end of the stream."""
+        return self._failure
+
+    def is_writer_alive(self) -> bool:
+        return self._state.is_alive and not self._has_ended
+
+    def is_spent(self) -> bool:
+        """Nobody writes it and nothing in it is unread."""
+        return not self.is_writer_alive() and not self.has_unread()
+
+    def has_unread(self) -> bool:
+        return bool(self._rows or self._queue) or self._state.head > self._cursor
+
+    def is_replaced(self) -> bool:
+        """Whether a ring of another shape has taken its name."""
+        return self._state.is_replaced
+
+    def set_lossless(self, lossless: bool) -> None:
+        """Whether a blocking writer waits for this reader from now on: the stream is opened anew."""
+        if self._ticket.lossless != lossless:
+            self._ticket = msgspec.structs.replace(self._ticket, lossless=lossless)
+            self._stream.cancel()
+
+    def close(self) -> None:
+        """Values that were handed out stay valid."""
+        if self._is_closed or os.getpid() != self._opened_in:
+            return
+        self._is_closed = True
+        with self._changed:
+            self._queue.clear()
+            self._changed.notify_all()
+        self._stream.cancel()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(STOP_SECONDS)
+        self._wake.close()
+
+    # --- inside: the reader
+
+    def _next_message(self) -> bool:
+        with self._changed:
+            if not self._queue:
+                return False
+            message = self._queue.popleft()
+            self._queued_bytes -= message.size_bytes
+            self._changed.notify_all()
+        self._rows, self._payload, self._taken_state = deque(message.rows), message.payload, message.state
+        self._producers = tuple(message.state.producers)
+        return True
+
+    # --- inside: the thread
+
+    def _receive(self) -> None:
+        while not self._is_closed and not self._has_ended and self._failure is None:
+            why = self._receive_until_it_breaks()
+            if why is not None:
+                self._open_again(why)
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+        self._notify()
+
+    def _watch(self) -> None:
+        """Cancel a stream that is silent though there is room for what it may say."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_closed or self._is_over, IDLE_SECONDS)
+                if self._is_closed or self._is_over:
+                    return
+                is_silent = time.monotonic() - self._heard_at > SILENT_SECONDS and not self._is_full()
+            if is_silent:
+                self._heard_at = time.monotonic()
+                self._stream.cancel()
+
+    def _receive_until_it_breaks(self) -> str | None:
+        """Return why the stream broke off; None where it ended, was refused, or this is closed."""
+        from pyarrow import ArrowException
+
+        try:
+            while not self._is_closed:
+                self._put(_message(self._stream.read_chunk(), self.path))
+                if self._has_ended:
+                    return None
+        except StopIteration:
+            return "it ended the stream"
+        except (ArrowException, OSError) as error:
+            return str(error).partition(". gRPC client debug context")[0][:300]
+        except HubError as error:
+            self._failure = error
+        return None
+
+    def _put(self, message: _Message) -> None:
+        with self._changed:
+            self._heard_at = time.monotonic()
+            self._state = message.state
+            if message.rows:
+                last = message.rows[-1]
+                self._received = last[1] or last[0]
+                self._queue.append(message)
+                self._queued_bytes += message.size_bytes
+            self._has_ended = message.state.has_ended
+        self._notify()
+        with self._changed:
+            while self._is_full() and not self._is_closed:
+                self._changed.wait(IDLE_SECONDS)
+            self._heard_at = time.monotonic()
+
+    def _is_full(self) -> bool:
+        return self._queued_bytes > QUEUED_BYTES
+
+    def _open_again(self, why: str) -> None:
+        """Go on where the stream broke off; note why that is not possible."""
+        deadline, pause = time.monotonic() + RECONNECT_SECONDS, PAUSE_SECONDS
+        while not self._is_closed:
+            start = Position(self.header.block_id, self._state.epoch, self._received)
+            try:
+                stream = self._opened(with_start(msgspec.structs.replace(self._ticket, positions={}), start))
+                info = _info(stream, self.path)
+            except BlockOnOtherHost as error:
+                if time.monotonic() >= deadline:
+                    said = f"the stream of its gateway broke off ({why}), and could not be opened again"
+                    self._failure = BlockOnOtherHost(self.path, self.host, this_host(), f"{said}: {error.message}")
+                    return
+                with self._changed:
+                    self._changed.wait_for(lambda: self._is_closed, pause)
+                pause = min(2 * pause, PAUSE_MAX_SECONDS)
+                continue
+            except HubError as error:
+                self._failure = error
+                return
+            with self._changed:
+                self._stream, self._state, self._heard_at = stream, info.state, time.monotonic()
+            if self._was_closed():  # meanwhile
+                stream.cancel()
+            return
+
+    def _opened(self, ticket: FlightTicket) -> "flight.FlightStreamReader":
+        return self._gateways.call(
+            ticket.channel, self.host, self.path, lambda call: open_stream(call, ticket, seconds=None)
+        )
+
+    def _was_closed(self) -> bool:
+        return self._is_closed
+
+    def _notify(self) -> None:
+        wake = self._wake
+        if wake.fd >= 0:
+            os.eventfd_write(wake.fd, 1)
+
+
+def _info(stream: "flight.FlightStreamReader", path: str) -> RingInfo:
+    try:
+        return msgspec.json.decode((stream.schema.metadata or {}).get(RING_KEY, b""), type=RingInfo)
+    except msgspec.DecodeError as error:
+        raise PayloadDamaged(path, f"its gateway sends no ring ({error})") from None
+
+
+def _message(chunk: Any, path: str) -> _Message:
+    import pyarrow as pa
+
+    batch = chunk.data
+    try:
+        state = msgspec.json.decode(chunk.app_metadata, type=RingState)
+    except (msgspec.DecodeError, TypeError) as error:
+        raise PayloadDamaged(path, f"its gateway sends no state of it ({error})") from None
+    if not batch.num_rows:
+        return _Message([], None, state, 0)
+    columns = [column.to_pylist() for column in batch.columns[:6]]
+    payload = batch.column(6)
+    offsets = memoryview(payload.buffers()[1]).cast("q")[payload.offset : payload.offset + batch.num_rows].tolist()
+    rows = list(zip(*columns, offsets, strict=True))
+    data = payload.buffers()[2]
+    if data.address % ALIGNED_BYTES:  # gRPC puts small messages anywhere
+        data = pa.py_buffer(data.to_pybytes())
+    return _Message(rows, data, state, data.size)

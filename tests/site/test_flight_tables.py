@@ -1,0 +1,95 @@
+"""Tables of another host of the site: read by the same calls, with the same values and the same errors."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from messagehub import Gap, SchemaMismatch
+from messagehub.shm.errors import BlockOnOtherHost
+from registry.formats import arrow
+from tests.etcd_server import EtcdMember, etcd
+from tests.integration.harness import PATIENCE_SECONDS, eventually
+from tests.site.hosts import Site, gateway_of, on, process_on
+
+TABLE = pa.table({"x": list(range(1000)), "name": [str(number % 7) for number in range(1000)]})
+
+PUBLISH = """TABLE = pa.table({"x": list(range(1000)), "name": [str(number % 7) for number in range(1000)]})
+"""
+"""The same there."""
+
+
+@pytest.fixture(scope="module")
+def member() -> Iterator[EtcdMember]:
+    with etcd() as (started,):
+        yield started
+
+
+@pytest.fixture(scope="module")
+def hosts(member: EtcdMember, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    started = Site(tmp_path_factory.mktemp("flight"), member.url)
+    try:
+        for name in ("alpha", "beta"):
+            started.add(name, "--no-http")
+        for name in started.hubs:
+            gateway_of(started["beta"], name)
+        yield started
+    finally:
+        started.close()
+
+
+def test_a_table_of_another_host_is_read_with_every_generation_that_comes(hosts: Site) -> None:
+    with process_on(hosts["alpha"]) as there, on(hosts["beta"]) as here:
+        there.do(f'{PUBLISH}hub.publish_table("t.grows", TABLE)')
+        with here.consumer("t.grows", start="oldest") as consumer:
+            assert consumer.read(timeout=PATIENCE_SECONDS) == TABLE
+            assert (consumer.source, consumer.sequence) == ("broker", 1)
+            assert consumer.read(timeout=0.0) is None
+            there.do(f'{PUBLISH}hub.publish_table("t.grows", TABLE.slice(0, 3), mode="append")')
+            assert consumer.read(timeout=PATIENCE_SECONDS) == pa.concat_tables([TABLE, TABLE.slice(0, 3)])
+            there.do(f'{PUBLISH}hub.publish_table("t.grows", TABLE.slice(0, 1))')
+            assert consumer.read(timeout=PATIENCE_SECONDS) == TABLE.slice(0, 1)
+            found = consumer.latest_item()
+            assert found is not None
+            assert (found.value, found.sequence, found.producer_id) == (TABLE.slice(0, 1), 3, None)
+            assert consumer.schema == TABLE.schema
+
+
+def test_a_table_that_moves_from_host_to_host_is_read_where_the_newest_is(hosts: Site) -> None:
+    with process_on(hosts["alpha"]) as there, on(hosts["beta"]) as here:
+        here.publish_table("t.moves", TABLE.slice(0, 1))
+        with here.consumer("t.moves") as consumer:
+            assert consumer.read(timeout=PATIENCE_SECONDS) == TABLE.slice(0, 1)
+            there.do(f'{PUBLISH}hub.publish_table("t.moves", TABLE.slice(0, 2))')
+            assert consumer.read(timeout=PATIENCE_SECONDS) == TABLE.slice(0, 2)
+            here.publish_table("t.moves", TABLE.slice(0, 3))
+            assert consumer.read(timeout=PATIENCE_SECONDS) == TABLE.slice(0, 3)
+            assert consumer.read(timeout=0.0) is None
+
+
+def test_another_schema_is_refused_as_on_one_host(hosts: Site) -> None:
+    with process_on(hosts["alpha"]) as there, on(hosts["beta"]) as here:
+        there.do(f'{PUBLISH}hub.publish_table("t.typed", TABLE)')
+        with pytest.raises(SchemaMismatch):
+            here.consumer("t.typed", expected_schema=pa.schema([("other", pa.int8())])).read(timeout=1.0)
+        wider = pa.schema([*TABLE.schema, pa.field("new", pa.int64())])
+        here.register_schema("t.wider", arrow.from_arrow(wider), schema_type="ARROW")
+        with here.consumer("t.typed", expected_schema=wider) as consumer:
+            found = consumer.read(timeout=PATIENCE_SECONDS)
+            assert not isinstance(found, Gap)
+            assert found.schema == wider
+            assert found.column("new").null_count == TABLE.num_rows
+
+
+def test_a_host_without_a_gateway_is_an_error_that_names_both_hosts(hosts: Site) -> None:
+    silent = hosts.add("silent", "--no-http", "--no-gateway")
+    with process_on(silent) as there, on(hosts["beta"]) as here:
+        there.do(f'{PUBLISH}hub.publish_table("t.silent", TABLE)')
+        there.do(f'{PUBLISH}hub.publish_table("t.both", TABLE)')
+        eventually(lambda: here.discover("t.both"))
+        for _ in range(2):
+            with pytest.raises(BlockOnOtherHost, match=r"'silent', this is 'beta'.*runs no Arrow Flight gateway"):
+                here.consumer("t.silent")
+        here.publish_table("t.local", TABLE)
+        with here.consumer("t.local") as consumer:
+            assert consumer.read(timeout=PATIENCE_SECONDS) == TABLE
