@@ -19,14 +19,13 @@ from collections.abc import Iterable, Set
 from typing import Any, Literal, NamedTuple
 
 from messagehub.channels.consumer.consumer_options import ConsumerOptions
+from messagehub.channels.consumer.directory_watch import DirectoryWatch
 from messagehub.channels.consumer.elsewhere import Elsewhere
 from messagehub.channels.consumer.group_mates import GroupMate
 from messagehub.channels.consumer.start import Positions
 from messagehub.channels.items import AnyRing
-from messagehub.shm import inotify
 from messagehub.shm.channel_directory.cleaning import LINGER_SECONDS
-from messagehub.shm.channel_directory.directory import CHANNEL_LOCK, Directory
-from messagehub.shm.channel_directory.entries import is_about_members
+from messagehub.shm.channel_directory.directory import Directory
 from messagehub.shm.errors import DataBlockError, NothingThere, PositionUnknown
 from messagehub.shm.layout import Header
 from messagehub.shm.locks import open_files_limited
@@ -42,7 +41,6 @@ SOON_SECONDS = 0.005
 MOST_SECONDS = 0.25
 UNWATCHED_SECONDS = 0.25
 TELL_SECONDS = 5.0  # so long a member waits for its group before it says so
-_NEWS = inotify.MOVED_TO | inotify.CLOSE_WRITE | inotify.CREATE | inotify.DELETE
 
 
 class _Noted(NamedTuple):
@@ -86,16 +84,13 @@ class Attachments:
         self._has_told_of_wait = False
         self._wait_seconds = SOON_SECONDS
         self._assignment: replies.Assignment | None = None
-        self._news = inotify.Inotify()
-        self._is_watched = False
-        self._is_parent_watched = False
-        self._watched_tables = False
+        self._watch = DirectoryWatch(directory, channel)
         try:
             alive, dead = self._directory_rings()
             for path in dict.fromkeys([*alive, *dead, directory.exclusive_block(channel)]):
                 self._note(path)
         except BaseException:
-            self._news.close()
+            self._watch.close()
             raise
 
     def has_ended(self, *, follow: bool) -> bool:
@@ -120,11 +115,10 @@ class Attachments:
 
     def has_news(self) -> bool:
         """Whether what the kernel told is about producers or tables; everything told so far is forgotten."""
-        told = [self._is_news(happened) for happened in self._news.read()]
-        return any(told)
+        return self._watch.has_news()
 
     def news_fds(self) -> list[int]:
-        return [self._news.fileno()] if self._is_watched or self._is_parent_watched else []
+        return self._watch.fds()
 
     def is_left_to_group(self) -> bool:
         """Whether rings of a channel that has ended hold what this member's group has not done."""
@@ -166,7 +160,7 @@ class Attachments:
         self._is_group_done = self._options.group is None  # until it is known
         if self.look_at is not None:
             self.look_at = time.monotonic() + MOST_SECONDS  # also if attaching is refused: nobody looks without a pause
-        self._watch()
+        self._watch.look()
         alive, waiting = self._directory_rings()
         listed = [*alive, *waiting, self._directory.exclusive_block(self._channel)]
         if not self._elsewhere.is_also_here:
@@ -220,8 +214,7 @@ class Attachments:
     def close(self) -> None:
         self._close_readers()
         self._elsewhere.close()
-        self._news.close()
-        self._is_watched = self._is_parent_watched = False
+        self._watch.close()
 
     # -- inside --------------------------------------------------------------------------------------------
 
@@ -411,40 +404,6 @@ class Attachments:
                 else:
                     self._elsewhere.ended(reader)
 
-    def _watch(self) -> None:
-        """The channel's directory or, until there is one, the directory of all channels."""
-        if not self._is_watched:
-            self._is_watched = self._watch_channel() or (self._watch_parent() and self._watch_channel())
-        if self._is_watched and self._is_parent_watched:
-            self._news.unwatch(self._directory.path)
-            self._is_parent_watched = False
-        if self._is_watched and not self._watched_tables:
-            self._watched_tables = self._news.watch(self._directory.tables_path(self._channel), inotify.CREATE)
-
-    def _watch_channel(self) -> bool:
-        """A directory without its lock is about to be filled, or to go."""
-        path = self._directory.channel_path(self._channel)
-        return self._news.watch(path, _NEWS) and os.path.exists(os.path.join(path, CHANNEL_LOCK))
-
-    def _watch_parent(self) -> bool:
-        if not self._is_parent_watched:
-            try:
-                self._directory.make()
-            except DataBlockError:
-                return False  # not ours to make: look now and then
-            self._is_parent_watched = self._news.watch(self._directory.path, inotify.CREATE | inotify.MOVED_TO)
-        return self._is_parent_watched
-
-    def _is_news(self, happened: inotify.Happened) -> bool:
-        if happened.path == self._directory.path:
-            if happened.mask & inotify.IGNORED:
-                self._is_parent_watched = False
-            return happened.name == self._channel or not self._is_parent_watched
-        if _is_removal(happened):
-            self._is_watched = self._watched_tables = False  # the directory is gone, and may be made again
-            return True
-        return is_about_members(happened.name) or not happened.path
-
     def _schedule(self, *, is_waiting: bool) -> None:
         """Return when to look again although nothing was reported."""
         if is_waiting:
@@ -452,12 +411,7 @@ class Attachments:
             self._wait_seconds = min(2 * self._wait_seconds, MOST_SECONDS)
             return
         self._wait_seconds = SOON_SECONDS
-        if not (self._is_watched or self._is_parent_watched):
+        if not self._watch.is_open:
             self.look_at = time.monotonic() + UNWATCHED_SECONDS
         else:
             self.look_at = min(self._gone_at.values()) + LINGER_SECONDS if self._gone_at else None
-
-
-def _is_removal(news: inotify.Happened) -> bool:
-    """Whether the channel's directory goes: its lock goes just before it."""
-    return bool(news.mask & inotify.IGNORED or (news.name == CHANNEL_LOCK and news.mask & inotify.DELETE))
