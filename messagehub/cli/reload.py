@@ -69,7 +69,7 @@ class Reloading:
         self._arguments = arguments
         self._broker = broker
         self._web = web
-        self._gateway = gateway
+        self._gateway_process = gateway
         self._is_open = is_open
         self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread = broker.supervisor.start("messagehub-reload", self._run)
@@ -98,7 +98,7 @@ class Reloading:
             if (said := wrong_dates(settings)) is not None:
                 log.warning("%s. Renew it, and send SIGHUP again", said)
             AccessFile(settings.access_path).read()  # an HTTP process could not be started with a damaged one
-        if self._gateway is not None:
+        if self._gateway_process is not None:
             from messagehub.cli.gateway_process import check_gateway
 
             check_gateway(settings)
@@ -112,7 +112,7 @@ class Reloading:
         self._settings = replace(self._settings, **{name: getattr(settings, name) for name in taken})
         logging.getLogger().setLevel(self._settings.log.upper())
         self._broker.reload(self._settings)
-        for process in (self._web, self._gateway):
+        for process in (self._web, self._gateway_process):
             if process is not None:
                 process.reload(self._settings)
         news = f", with changes of {', '.join(taken)}" if taken else ""

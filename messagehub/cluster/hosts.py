@@ -56,7 +56,7 @@ class SiteHosts:
         self._lease = 0
         self._put_at = 0.0
         self._put: HostEntry | None = None
-        self._gateway: dict[str, str] = {}
+        self._own_gateway: dict[str, str] = {}
         self._changed_at: dict[str, int] = {}
         """The revisions of etcd at which the entries were changed, as they were read last."""
 
@@ -75,7 +75,9 @@ class SiteHosts:
 
     def keep(self, *, revision: int, is_degraded: bool) -> None:
         """Renew the lease, and say how far this hub is. A lease that has run out is replaced by a new one."""
-        self.entry = msgspec.structs.replace(self.entry, revision=revision, is_degraded=is_degraded, **self._gateway)
+        self.entry = msgspec.structs.replace(
+            self.entry, revision=revision, is_degraded=is_degraded, **self._own_gateway
+        )
         written = self._put
         if monotonic() < self._put_at and (
             written is None or msgspec.structs.replace(written, revision=revision) == self.entry
@@ -95,7 +97,7 @@ class SiteHosts:
 
     def set_gateway(self, location: str, *, secret: str, certificate: str) -> None:
         """Say where the gateway of this host is, from the next `keep` on. Another thread may call this."""
-        self._gateway = {"gateway": location, "gateway_secret": secret, "gateway_certificate": certificate}
+        self._own_gateway = {"gateway": location, "gateway_secret": secret, "gateway_certificate": certificate}
 
     def refresh(self) -> None:
         """Read who is there."""

@@ -66,7 +66,7 @@ class FlightTicket(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True
 
 
 @decodable
-class RingState(msgspec.Struct, kw_only=True, frozen=True):
+class RemoteRingState(msgspec.Struct, kw_only=True, frozen=True):
     """What changes about a ring, sent with every message."""
 
     head: int
@@ -93,7 +93,7 @@ class RingInfo(msgspec.Struct, kw_only=True, frozen=True):
     """Where reading begins."""
     was_over: bool
     """Whether its producer had ended it, or died, before this reader came."""
-    state: RingState
+    state: RemoteRingState
 
 
 def start_of(ticket: FlightTicket, end: Position) -> Start:

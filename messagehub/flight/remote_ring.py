@@ -18,7 +18,7 @@ import msgspec
 
 from messagehub.errors import HubError
 from messagehub.flight.client import CALL_SECONDS, GatewayCall, Gateways, open_stream
-from messagehub.flight.messages import IDLE_SECONDS, RING_KEY, FlightTicket, RingInfo, RingState, with_start
+from messagehub.flight.messages import IDLE_SECONDS, RING_KEY, FlightTicket, RemoteRingState, RingInfo, with_start
 from messagehub.runtime.supervision import Supervisor
 from messagehub.shm.errors import BlockOnOtherHost, HandleClosed, PayloadDamaged, StreamEnded
 from messagehub.shm.identity import host as this_host
@@ -45,7 +45,7 @@ class _Message(NamedTuple):
 
     rows: list[tuple[int, int, int, int, bytes, int, int]]  # `COLUMNS` but the payload, and where that begins
     payload: Any
-    state: RingState
+    state: RemoteRingState
     size_bytes: int
 
 
@@ -333,7 +333,7 @@ def _message(chunk: Any, path: str) -> _Message:
 
     batch = chunk.data
     try:
-        state = msgspec.json.decode(chunk.app_metadata, type=RingState)
+        state = msgspec.json.decode(chunk.app_metadata, type=RemoteRingState)
     except (msgspec.DecodeError, TypeError) as error:
         raise PayloadDamaged(path, f"its gateway sends no state of it ({error})") from None
     if not batch.num_rows:

@@ -18,8 +18,8 @@ from messagehub.flight.messages import (
     MESSAGE_ITEMS,
     RING_KEY,
     FlightTicket,
+    RemoteRingState,
     RingInfo,
-    RingState,
     start_of,
 )
 from messagehub.shm.channel_directory.ownership import is_written_by_others
@@ -121,9 +121,9 @@ class RingStream:
         batch = pa.RecordBatch.from_arrays([*arrays, payload], schema=self.schema)
         return batch, pa.py_buffer(msgspec.json.encode(self._state(has_ended=has_ended)))
 
-    def _state(self, *, has_ended: bool = False) -> RingState:
+    def _state(self, *, has_ended: bool = False) -> RemoteRingState:
         reader = self._reader
-        return RingState(
+        return RemoteRingState(
             head=reader.head,
             epoch=reader.position.epoch,
             is_alive=reader.is_writer_alive(),
