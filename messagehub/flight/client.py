@@ -6,6 +6,7 @@ gateway itself refuses is raised as it would be on its host.
 Rule 3: every call has a deadline, but for streams of rings: those have somebody who watches them (`remote_ring`).
 """
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -156,6 +157,24 @@ class Gateways:
 
 
 _of_parent: list[object] = []
+_FORKED = (
+    "this process was forked from one that had read data of other hosts, and gRPC does not work in such a child; read"
+    " it in the parent, or start the process anew (multiprocessing's spawn)"
+)
+
+
+class _Process:
+    """Which process has used gRPC: its threads are not in a child that is forked later."""
+
+    pid: int | None = None
+
+    def enter(self) -> None:
+        if self.pid not in (None, os.getpid()):
+            raise GatewayUnavailable(_FORKED)
+        self.pid = os.getpid()
+
+
+_process = _Process()
 
 
 def open_stream(call: GatewayCall, ticket: FlightTicket, *, seconds: float | None) -> "flight.FlightStreamReader":
@@ -167,6 +186,7 @@ def open_stream(call: GatewayCall, ticket: FlightTicket, *, seconds: float | Non
 def _connected(found: replies.GatewayFound) -> "flight.FlightClient":
     from pyarrow import flight
 
+    _process.enter()
     roots = {"tls_root_certs": found.certificate} if found.certificate else {}
     return flight.FlightClient(found.location, generic_options=_OPTIONS, **roots)
 

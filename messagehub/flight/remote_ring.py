@@ -3,7 +3,8 @@
 Rule 1: a thread takes messages from the gateway, up to QUEUED_BYTES ahead of the reader. Then it waits, and so do gRPC,
 the gateway and, if this reader is lossless, a blocking producer.
 Rule 2: the gateway says at least every IDLE_SECONDS that the stream goes on. One that is silent for SILENT_SECONDS, or
-breaks off, is opened again where it was left, for RECONNECT_SECONDS. After that whoever reads gets an error.
+breaks off, is opened again where it was left, for RECONNECT_SECONDS. After that whoever reads gets an error. A second
+thread sees to that, because opening a stream has no deadline of its own: it would be the stream's.
 Rule 3: what the gateway refuses is an error at once: the ring is gone, or may not be read any more.
 """
 
@@ -31,10 +32,11 @@ if TYPE_CHECKING:
     from pyarrow import flight
 
 QUEUED_BYTES = 4 << 20
-SILENT_SECONDS = 10 * IDLE_SECONDS
-RECONNECT_SECONDS = 15.0
-PAUSE_SECONDS, PAUSE_MAX_SECONDS = 0.1, 1.0
-STOP_SECONDS = 5.0
+SILENT_SECONDS = 5 * IDLE_SECONDS
+RECONNECT_SECONDS = 10.0
+OPEN_SECONDS = CALL_SECONDS
+PAUSE_SECONDS = 0.2
+STOP_SECONDS = 1.0
 ALIGNED_BYTES = 16
 """What the widest numbers of NumPy and Arrow need, to be read in place."""
 _FLAT = struct.pack("=4Q", *FLAT)
@@ -67,23 +69,37 @@ class RemoteRing:
         self._payload: Any = None
         self._is_closed = self._has_ended = False
         self._failure: HubError | None = None
+        self._why = ""
         self._wake = Descriptor.eventfd()
-        self._stream = self._opened(ticket)
-        self.header = info = _info(self._stream, self.path)
+        self._stream: flight.FlightStreamReader | None = None
+        self._info: RingInfo | None = None
+        self._cursor = self._received = 0
+        self._producers: Producers = ()
+        self._broken_since: float | None = time.monotonic()
+        self._heard_at = time.monotonic()
+        supervisor = Supervisor()
+        self._thread = supervisor.start("messagehub-flight", self._receive)
+        try:
+            self._wait_for_info()
+        except BaseException:
+            self.close()
+            raise
+        supervisor.start("messagehub-flight-watch", self._watch)
+
+    def _wait_for_info(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._info is not None or self._failure is not None, OPEN_SECONDS)
+            info, failure = self._info, self._failure
+        if info is None:
+            why = f"its gateway does not answer within {OPEN_SECONDS:g} s"
+            raise failure or BlockOnOtherHost(self.path, self.host, this_host(), why)
+        self.header = info
         self._codec = codec_of(
             PayloadFormat(info.payload_format),
             info.description,
             self.path,
-            checks_cells=ticket.verify or info.checks_cells,
+            checks_cells=self._ticket.verify or info.checks_cells,
         )
-        self._state = self._taken_state = info.state
-        self._cursor = self._received = info.position[2]
-        self._producers: Producers = tuple(info.state.producers)
-        self._heard_at = time.monotonic()
-        self._is_over = False
-        supervisor = Supervisor()
-        self._thread = supervisor.start("messagehub-flight", self._receive)
-        supervisor.start("messagehub-flight-watch", self._watch)
 
     # --- reading, as of a RingReader
 
@@ -193,7 +209,7 @@ class RemoteRing:
         """Whether a blocking writer waits for this reader from now on: the stream is opened anew."""
         if self._ticket.lossless != lossless:
             self._ticket = msgspec.structs.replace(self._ticket, lossless=lossless)
-            self._stream.cancel()
+            self._cancel()
 
     def close(self) -> None:
         """Values that were handed out stay valid."""
@@ -203,7 +219,7 @@ class RemoteRing:
         with self._changed:
             self._queue.clear()
             self._changed.notify_all()
-        self._stream.cancel()
+        self._cancel()
         if threading.current_thread() is not self._thread:
             self._thread.join(STOP_SECONDS)
         self._wake.close()
@@ -224,36 +240,53 @@ class RemoteRing:
     # --- inside: the thread
 
     def _receive(self) -> None:
-        while not self._is_closed and not self._has_ended and self._failure is None:
-            why = self._receive_until_it_breaks()
+        while not self._is_over():
+            why = self._open_again() if self._stream is None else self._receive_until_it_breaks()
             if why is not None:
-                self._open_again(why)
+                with self._changed:
+                    self._stream = None
+                    self._why = why
+                    self._broken_since = self._broken_since or time.monotonic()
+        self._cancel()
         with self._changed:
-            self._is_over = True
             self._changed.notify_all()
         self._notify()
 
+    def _is_over(self) -> bool:
+        return self._is_closed or self._has_ended or self._failure is not None
+
     def _watch(self) -> None:
-        """Cancel a stream that is silent though there is room for what it may say."""
+        """Cancel a stream that is silent though there is room for what it may say; give up one that stays broken."""
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._is_closed or self._is_over, IDLE_SECONDS)
-                if self._is_closed or self._is_over:
+                self._changed.wait_for(self._is_over, IDLE_SECONDS)
+                if self._is_over():
                     return
-                is_silent = time.monotonic() - self._heard_at > SILENT_SECONDS and not self._is_full()
-            if is_silent:
+                now = time.monotonic()
+                since = self._broken_since
+                if since is not None and now - since > RECONNECT_SECONDS:
+                    said = f"the stream of its gateway broke off, and could not be opened again: {self._why}"
+                    self._failure = BlockOnOtherHost(self.path, self.host, this_host(), said)
+                is_silent = since is None and now - self._heard_at > SILENT_SECONDS and not self._is_full()
+            if self._failure is not None:
+                self._notify()
+            elif is_silent:
                 self._heard_at = time.monotonic()
-                self._stream.cancel()
+                self._cancel()
+
+    def _cancel(self) -> None:
+        stream = self._stream
+        if stream is not None:
+            stream.cancel()
 
     def _receive_until_it_breaks(self) -> str | None:
         """Return why the stream broke off; None where it ended, was refused, or this is closed."""
         from pyarrow import ArrowException
 
+        assert self._stream is not None
         try:
-            while not self._is_closed:
+            while not self._is_over():
                 self._put(_message(self._stream.read_chunk(), self.path))
-                if self._has_ended:
-                    return None
         except StopIteration:
             return "it ended the stream"
         except (ArrowException, OSError) as error:
@@ -281,39 +314,35 @@ class RemoteRing:
     def _is_full(self) -> bool:
         return self._queued_bytes > QUEUED_BYTES
 
-    def _open_again(self, why: str) -> None:
-        """Go on where the stream broke off; note why that is not possible."""
-        deadline, pause = time.monotonic() + RECONNECT_SECONDS, PAUSE_SECONDS
-        while not self._is_closed:
-            start = Position(self.header.block_id, self._state.epoch, self._received)
-            try:
-                stream = self._opened(with_start(msgspec.structs.replace(self._ticket, positions={}), start))
-                info = _info(stream, self.path)
-            except BlockOnOtherHost as error:
-                if time.monotonic() >= deadline:
-                    said = f"the stream of its gateway broke off ({why}), and could not be opened again"
-                    self._failure = BlockOnOtherHost(self.path, self.host, this_host(), f"{said}: {error.message}")
-                    return
-                with self._changed:
-                    self._changed.wait_for(lambda: self._is_closed, pause)
-                pause = min(2 * pause, PAUSE_MAX_SECONDS)
-                continue
-            except HubError as error:
+    def _open_again(self) -> str | None:
+        """Open the stream, at first or where it broke off; return why that is not possible now."""
+        ticket = self._ticket
+        if self._info is not None:
+            start = Position(self._info.block_id, self._state.epoch, self._received)
+            ticket = with_start(msgspec.structs.replace(ticket, positions={}), start)
+        try:
+            stream = self._gateways.call(
+                ticket.channel, self.host, self.path, lambda call: open_stream(call, ticket, seconds=None)
+            )
+            info = _info(stream, self.path)
+        except HubError as error:
+            if self._info is None or not isinstance(error, BlockOnOtherHost):
                 self._failure = error
-                return
+                with self._changed:
+                    self._changed.notify_all()
+                return None
             with self._changed:
-                self._stream, self._state, self._heard_at = stream, info.state, time.monotonic()
-            if self._was_closed():  # meanwhile
-                stream.cancel()
-            return
-
-    def _opened(self, ticket: FlightTicket) -> "flight.FlightStreamReader":
-        return self._gateways.call(
-            ticket.channel, self.host, self.path, lambda call: open_stream(call, ticket, seconds=None)
-        )
-
-    def _was_closed(self) -> bool:
-        return self._is_closed
+                self._changed.wait_for(self._is_over, PAUSE_SECONDS)
+            return error.message
+        with self._changed:
+            self._stream, self._state, self._broken_since = stream, info.state, None
+            self._heard_at = time.monotonic()
+            if self._info is None:
+                self._info, self._taken_state = info, info.state
+                self._cursor = self._received = info.position[2]
+                self._producers = tuple(info.state.producers)
+            self._changed.notify_all()
+        return None
 
     def _notify(self) -> None:
         wake = self._wake
