@@ -5,6 +5,7 @@ Rule: items travel as the bytes that are in their slots, several small ones to a
 with the codec that readers on their own host use, and gets the same values.
 """
 
+import struct
 from typing import Any, Literal, cast
 
 import msgspec
@@ -24,6 +25,9 @@ MESSAGE_BYTES = 256 << 10
 MESSAGE_ITEMS = 1024
 ALIGNMENT = 64
 """Where items begin in a message, so that arrays can be read in place."""
+ITEM = struct.Struct("=10Q")
+"""What is known of an item: sequence, last lost sequence (of a gap, else 0), epoch, nanoseconds since 1970, shape (4),
+length, and where it begins in the payload."""
 IDLE_SECONDS = 1.0
 """So often a stream of a ring says that it goes on while nothing is written."""
 

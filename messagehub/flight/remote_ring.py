@@ -19,11 +19,11 @@ import msgspec
 
 from messagehub.errors import HubError
 from messagehub.flight.client import CALL_SECONDS, GatewayCall, Gateways, open_stream
-from messagehub.flight.messages import IDLE_SECONDS, RING_KEY, FlightTicket, RemoteRingState, RingInfo, with_start
+from messagehub.flight.messages import IDLE_SECONDS, ITEM, RING_KEY, FlightTicket, RemoteRingState, RingInfo, with_start
 from messagehub.runtime.supervision import Supervisor
 from messagehub.shm.errors import BlockOnOtherHost, HandleClosed, PayloadDamaged, StreamEnded
 from messagehub.shm.identity import host as this_host
-from messagehub.shm.layout import FLAT, PayloadFormat
+from messagehub.shm.layout import PayloadFormat
 from messagehub.shm.locks import Descriptor
 from messagehub.shm.payloads import codec_of
 from messagehub.shm.rings.read_results import Gap, Item, Position, Producers
@@ -39,13 +39,12 @@ PAUSE_SECONDS = 0.2
 STOP_SECONDS = 1.0
 ALIGNED_BYTES = 16
 """What the widest numbers of NumPy and Arrow need, to be read in place."""
-_FLAT = struct.pack("=4Q", *FLAT)
 
 
 class _Message(NamedTuple):
     """Items as they came, until somebody reads them."""
 
-    rows: list[tuple[int, int, int, int, bytes, int, int]]  # `COLUMNS` but the payload, and where that begins
+    rows: list[tuple[int, ...]]  # as `ITEM` has them
     payload: Any
     state: RemoteRingState
     size_bytes: int
@@ -65,7 +64,7 @@ class RemoteRing:
         self._changed = threading.Condition()
         self._queue: deque[_Message] = deque()
         self._queued_bytes = 0
-        self._rows: deque[tuple[int, int, int, int, bytes, int, int]] = deque()
+        self._rows: deque[tuple[int, ...]] = deque()
         self._payload: Any = None
         self._is_closed = self._has_ended = False
         self._failure: HubError | None = None
@@ -109,14 +108,12 @@ class RemoteRing:
             if self._failure is not None and not self._queue:
                 raise self._failure
             return None
-        sequence, lost_until, epoch, written_ns, shape, length, offset = self._rows.popleft()
-        if lost_until:
-            self._cursor = lost_until
-            return Gap(sequence, lost_until)
-        self._cursor = sequence
-        buffer: Any = self._payload.slice(offset, length)
-        found = FLAT if shape == _FLAT else struct.unpack("=4Q", shape)
-        return Item(sequence, epoch, buffer, self._codec, found, written_ns, self._producers)
+        row = self._rows.popleft()
+        if row[1]:
+            self._cursor = row[1]
+            return Gap(row[0], row[1])
+        self._cursor = row[0]
+        return self._item(row, self._payload, self._producers)
 
     def arm(self) -> Item | Gap | None:
         """Look once more before sleeping on `wake_fds`; raise StreamEnded when nothing can come any more."""
@@ -160,10 +157,12 @@ class RemoteRing:
         message = self._gateways.call(self._ticket.channel, self.host, self.path, ask)
         if not message.rows:
             return None
-        sequence, _, epoch, written_ns, shape, length, offset = message.rows[0]
-        buffer: Any = message.payload.slice(offset, length)
-        producers: Producers = tuple(message.state.producers)
-        return Item(sequence, epoch, buffer, self._codec, struct.unpack("=4Q", shape), written_ns, producers)
+        return self._item(message.rows[0], message.payload, tuple(message.state.producers))
+
+    def _item(self, row: tuple[int, ...], payload: Any, producers: Producers) -> Item:
+        sequence, _, epoch, written_ns, first, second, third, fourth, length, offset = row
+        shape = (first, second, third, fourth)
+        return Item(sequence, epoch, payload.slice(offset, length), self._codec, shape, written_ns, producers)
 
     # --- what it knows
 
@@ -365,13 +364,15 @@ def _message(chunk: Any, path: str) -> _Message:
         state = msgspec.json.decode(chunk.app_metadata, type=RemoteRingState)
     except (msgspec.DecodeError, TypeError) as error:
         raise PayloadDamaged(path, f"its gateway sends no state of it ({error})") from None
-    if not batch.num_rows:
-        return _Message([], None, state, 0)
-    columns = [column.to_pylist() for column in batch.columns[:6]]
-    payload = batch.column(6)
-    offsets = memoryview(payload.buffers()[1]).cast("q")[payload.offset : payload.offset + batch.num_rows].tolist()
-    rows = list(zip(*columns, offsets, strict=True))
-    data = payload.buffers()[2]
+    if batch.num_rows != 1 or batch.num_columns != 2:
+        raise PayloadDamaged(path, f"its gateway sends {batch.num_rows} rows of {batch.num_columns} columns")
+    try:
+        rows = list(ITEM.iter_unpack(batch.column(0)[0].as_py()))
+    except struct.error as error:
+        raise PayloadDamaged(path, f"its gateway sends items that cannot be read ({error})") from None
+    data = batch.column(1).buffers()[2] or pa.py_buffer(b"")
+    if any(row[8] + row[9] > data.size for row in rows):
+        raise PayloadDamaged(path, "its gateway sends items that are longer than their message")
     if data.address % ALIGNED_BYTES:  # gRPC puts small messages anywhere
         data = pa.py_buffer(data.to_pybytes())
     return _Message(rows, data, state, data.size)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from messagehub.flight.messages import (
     ALIGNMENT,
     IDLE_SECONDS,
+    ITEM,
     MESSAGE_BYTES,
     MESSAGE_ITEMS,
     RING_KEY,
@@ -30,18 +31,10 @@ from messagehub.shm.rings.read_results import Gap, Item, Position, Producers
 from messagehub.shm.rings.ring import open_reader, peek
 
 COLUMNS = pa.schema(
-    [
-        pa.field("sequence", pa.uint64(), nullable=False),
-        pa.field("lost_until", pa.uint64(), nullable=False),  # of a gap: its last sequence; 0 of an item
-        pa.field("epoch", pa.uint64(), nullable=False),
-        pa.field("written_ns", pa.uint64(), nullable=False),
-        pa.field("shape", pa.binary(32), nullable=False),
-        pa.field("length", pa.uint64(), nullable=False),
-        pa.field("payload", pa.large_binary(), nullable=False),
-    ]
+    [pa.field("items", pa.binary(), nullable=False), pa.field("payload", pa.large_binary(), nullable=False)]
 )
-"""`payload` may be longer than `length`, by what aligns the next one."""
-_FLAT = struct.pack("=4Q", *FLAT)
+"""A message is one row: what is known of each item, packed (`ITEM`), and their bytes one after the other. Columns for
+each field would take more time than sending 64 KiB does."""
 Message = tuple[pa.RecordBatch, pa.Buffer]
 
 
@@ -100,25 +93,22 @@ class RingStream:
         return found
 
     def _message(self, found: list[Item | Gap], *, has_ended: bool = False) -> Message:
-        rows: list[tuple[int, int, int, int, bytes, int]] = []
-        ends, chunks = [0], list[memoryview | bytes]()
+        rows, chunks, end = list[bytes](), list[memoryview | bytes](), 0
         for one in found:
             if isinstance(one, Gap):
-                rows.append((one.first, one.last, 0, 0, _FLAT, 0))
-                ends.append(ends[-1])
+                rows.append(ITEM.pack(one.first, one.last, 0, 0, *FLAT, 0, 0))
                 continue
             self._producers = one.producers
             view = memoryview(one.buffer)
-            rows.append((one.sequence, 0, one.epoch, one.written_ns, struct.pack("=4Q", *one.shape), view.nbytes))
-            padding = -view.nbytes % ALIGNMENT if len(found) > 1 else 0
+            size = view.nbytes
+            rows.append(ITEM.pack(one.sequence, 0, one.epoch, one.written_ns, *one.shape, size, end))
+            padding = -size % ALIGNMENT if len(found) > 1 else 0
             chunks += [view, bytes(padding)] if padding else [view]
-            ends.append(ends[-1] + view.nbytes + padding)
-        columns = list(zip(*rows, strict=True)) or [()] * 6
-        data = pa.py_buffer(chunks[0] if len(chunks) == 1 else b"".join(chunks))
-        offsets = pa.py_buffer(struct.pack(f"={len(ends)}q", *ends))
-        payload = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(rows), [None, offsets, data])
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, COLUMNS, strict=False)]
-        batch = pa.RecordBatch.from_arrays([*arrays, payload], schema=self.schema)
+            end += size + padding
+        batch = pa.RecordBatch.from_arrays(
+            [_cell(pa.binary(), "i", b"".join(rows)), _cell(pa.large_binary(), "q", _as_one(chunks))],
+            schema=self.schema,
+        )
         return batch, pa.py_buffer(msgspec.json.encode(self._state(has_ended=has_ended)))
 
     def _state(self, *, has_ended: bool = False) -> RemoteRingState:
@@ -134,6 +124,17 @@ class RingStream:
 
     def close(self) -> None:
         self._reader.close()
+
+
+def _as_one(chunks: list[memoryview | bytes]) -> memoryview | bytes:
+    """Return the bytes together: one large item is sent from its slot, without a copy."""
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _cell(kind: pa.DataType, offset: str, content: memoryview | bytes) -> pa.Array:
+    """Return a column of one row that shares the memory of its bytes."""
+    data = pa.py_buffer(content)
+    return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(struct.pack(f"=2{offset}", 0, data.size)), data])
 
 
 def _size(one: Item | Gap) -> int:
