@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -46,6 +48,18 @@ def owner(hub: SiteHub) -> flight.FlightCallOptions:
     return call((hub.dir / "http.token").read_text().strip())
 
 
+def command(hub: SiteHub, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "messagehub", *arguments, "--dir", str(hub.dir)],
+        env=hub.environment | {"COLUMNS": "300"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.stdout
+
+
 def test_every_hub_knows_the_gateway_of_every_host(hosts: Site) -> None:
     for hub in hosts.hubs.values():
         known = {name: gateway_of(hub, name) for name in hosts.hubs}
@@ -53,6 +67,17 @@ def test_every_hub_knows_the_gateway_of_every_host(hosts: Site) -> None:
         assert len(set(known.values())) == 2
         listed = get(f"{hub.http}/api/v1/hosts").json()["hosts"]
         assert {each["host"]: each["gateway"] for each in listed} == known
+
+
+def test_commands_show_the_gateways(hosts: Site) -> None:
+    beta = hosts["beta"]
+    known = {name: gateway_of(beta, name) for name in hosts.hubs}
+    listed = command(beta, "hosts")
+    assert all(location in listed for location in known.values())
+    told = command(beta, "doctor")
+    for name, location in known.items():
+        assert f"the gateway of host {name} answers at {location}" in told
+    assert "messagehub_gateway_restarts_total" in get(f"{beta.http}/metrics").text
 
 
 def test_a_plain_flight_client_lists_and_reads_tables_and_rings(hosts: Site) -> None:
