@@ -1,5 +1,6 @@
 """Tables of another host of the site: read by the same calls, with the same values and the same errors."""
 
+import tempfile
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -93,3 +94,43 @@ def test_a_host_without_a_gateway_is_an_error_that_names_both_hosts(hosts: Site)
         here.publish_table("t.local", TABLE)
         with here.consumer("t.local") as consumer:
             assert consumer.read(timeout=PATIENCE_SECONDS) == TABLE
+
+
+def test_a_table_in_parts_on_two_hosts_is_read_from_both(hosts: Site) -> None:
+    """As tasks of Spark on two hosts write it: each part where its task runs, and one manifest."""
+    write = """
+        import time
+        from messagehub.shm.channel_directory.location import directory_of
+        directory = directory_of(hub.settings)
+        directory.make_tables("t.parts")
+        from messagehub.shm.tables.tables import TableStore
+        store = TableStore(directory.tables_path("t.parts"))
+        transaction = store.begin(now=time.time())
+        schema = pa.schema([("x", pa.int64())])
+        part = transaction.write_part([pa.record_batch([[%d]], schema=schema)], schema)
+    """
+    with (
+        process_on(hosts["alpha"]) as there,
+        process_on(hosts["beta"]) as near,
+        on(hosts["beta"]) as here,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        near.do(write % 2)
+        near.do(f"import json, msgspec; open('{folder}/part', 'wb').write(msgspec.json.encode(part))")
+        there.do(write % 1)
+        there.do(f"""
+            import msgspec
+            from messagehub.shm.tables.manifests import Part
+            other = msgspec.json.decode(open('{folder}/part', 'rb').read(), type=Part)
+            from messagehub.channels.payload_schema import hash_of
+            digest = hash_of(schema)
+            manifest = transaction.commit([part, other], now=time.time(), schema_hash=digest)
+            hub.register_table("t.parts", manifest)
+        """)
+        both = pa.table({"x": [1, 2]})
+        with here.consumer("t.parts") as consumer:
+            assert consumer.read(timeout=PATIENCE_SECONDS) == both
+        there.do("""
+            with hub.consumer("t.parts") as consumer:
+                assert consumer.read(timeout=20).to_pydict() == {"x": [1, 2]}
+        """)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from messagehub.security.credentials import AccessFile, allow_token
+from messagehub.security.credentials import AccessFile, allow_token, revoke
 from messagehub.settings import Settings
 from tests.access.test_http_rights import certificate
 from tests.etcd_server import EtcdMember, etcd
@@ -131,6 +131,50 @@ def test_what_no_token_allows_is_refused_before_anything_is_read(hosts: Site) ->
             with pytest.raises(flight.FlightUnauthenticatedError):
                 list(client.list_flights(b"", options))
     assert '"code":"FORBIDDEN"' in (alpha.dir / "audit-gateway.log").read_text()
+
+
+def test_a_stream_ends_with_its_token(hosts: Site) -> None:
+    alpha = hosts["alpha"]
+    access = AccessFile(Settings.for_client(dir=alpha.dir).access_path)
+    follower = call(allow_token(access, "follower", ["consume"]))
+    with (
+        on(alpha) as there,
+        flight.connect(gateway_of(alpha, "alpha")) as client,
+        there.producer("followed", capacity=8) as ring,
+    ):
+        ring.write(b"before")
+        stream = client.do_get(flight.Ticket(b'{"channel":"followed","kind":"items","follow":true}'), follower)
+        assert stream.read_chunk().data.column("value").to_pylist() == [b"before"]
+        revoke(access, "token", "follower")
+        with pytest.raises(flight.FlightUnauthenticatedError, match="was revoked"):
+            stream.read_all()
+
+
+def test_a_new_certificate_is_served_and_told_after_sighup(member: EtcdMember, tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path)
+    site = Site(tmp_path, member.url)
+    asked = {"type": "GATEWAY_REQUEST", "channel": "renewed", "host": "renewing"}
+    try:
+        secure = ("--http-cert", str(cert), "--http-key", str(key), "--gateway", "localhost:0")
+        hub = site.add("renewing", "--http", "127.0.0.1:0", *secure)
+        with on(hub) as there:
+            there.publish_table("renewed", TABLE)
+        gateway_of(hub, "renewing")
+        before = gateway_pid(hub)
+        hub.signal(signal.SIGHUP)  # nothing changed: streams need not break off
+        eventually(lambda: "reloaded settings" in hub.log())
+        (tmp_path / "new").mkdir()
+        new_cert, new_key = certificate(tmp_path / "new")
+        new_key.replace(key)
+        new_cert.replace(cert)
+        assert gateway_pid(hub) == before
+        hub.signal(signal.SIGHUP)
+        found = eventually(lambda: got if (got := hub.ask(asked)).get("certificate") == cert.read_text() else None)
+        assert gateway_pid(hub) != before
+        with flight.connect(found["location"], tls_root_certs=found["certificate"]) as client:
+            assert client.do_get(flight.Ticket(b'{"channel":"renewed"}'), call(found["token"])).read_all() == TABLE
+    finally:
+        site.close()
 
 
 def test_a_hub_gives_a_token_for_one_channel_of_one_host(hosts: Site) -> None:

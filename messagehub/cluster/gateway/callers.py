@@ -1,10 +1,13 @@
 """Who calls a gateway, and what they may read: tokens of this hub, and those that hubs of the site give to clients.
 
 Rule 1: a call without a token that is known is refused before anything is read.
-Rule 2: the right to consume a channel is checked before the first byte of it is sent.
+Rule 2: the right to consume a channel is checked before the first byte of it is sent. A stream ends when its token of
+this hub is revoked or gets other rights, as those of HTTP do.
 """
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from pyarrow import flight
@@ -28,11 +31,22 @@ _WRONG = "the token that was sent is not known, was revoked, or is over"
 class GatewayCaller(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no types
     """One call, as its methods see it."""
 
-    def __init__(self, name: str, rights: Rights, audit: "Refusals") -> None:
+    def __init__(
+        self, name: str, rights: Rights, refusals: "Refusals", is_current: Callable[[], bool] = lambda: True
+    ) -> None:
+        """`is_current` tells whether the token is still what it was."""
         super().__init__()
         self.name = name
         self.rights = rights
-        self._refusals = audit
+        self._refusals = refusals
+        self._is_current = is_current
+
+    def check_current(self) -> None:
+        """Raise Unauthorized if the token of a call that goes on was revoked, or has other rights by now."""
+        if not self._is_current():
+            error = Unauthorized(_WRONG)
+            self._refusals.note(self.name, error)
+            raise error
 
     def check(self, channel: str) -> None:
         """Raise Forbidden if the caller may not consume the channel."""
@@ -83,7 +97,8 @@ class GatewayCallers(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # p
             if claim is not None:
                 return GatewayCaller(claim.user, Rights([Right.parse(f"consume:{claim.channel}")]), self._refusals)
         elif (holder := self._tokens.holder(token)) is not None:
-            return GatewayCaller(holder.name, holder.rights, self._refusals)
+            is_current = partial(self._tokens.is_current, holder.name, holder.listed)
+            return GatewayCaller(holder.name, holder.rights, self._refusals, is_current)
         raise self._refused(_WRONG)
 
     def _refused(self, why: str) -> Unauthorized:

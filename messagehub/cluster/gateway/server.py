@@ -9,7 +9,8 @@ Only the directory of this host is read: the gateway needs no broker, and never 
 """
 
 import os
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -51,11 +52,20 @@ def _told(method: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
-def _told_while_sent(found: Iterator[T]) -> Iterator[T]:
+def _told_while_sent(found: Iterator[T], caller: GatewayCaller) -> Iterator[T]:
+    """Give what is found as long as the caller may have it, and have refusals told as Flight tells errors."""
+    checked_at = time.monotonic()
     try:
-        yield from found
+        for one in found:
+            yield one
+            if time.monotonic() - checked_at > IDLE_SECONDS:
+                caller.check_current()
+                checked_at = time.monotonic()
     except HubError as error:
         raise as_flight_error(error) from None
+    finally:
+        if isinstance(found, Generator):
+            found.close()  # and with it the ring
 
 
 class GatewayServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
@@ -87,14 +97,15 @@ class GatewayServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow h
     def do_get(self, context: Any, ticket: Any) -> Any:
         asked = FlightTicket.of(ticket.ticket)
         channel = _channel(asked.channel)
-        _caller(context).check(channel)
+        caller = _caller(context)
+        caller.check(channel)
         if asked.kind == "ring":
             if asked.block is None:
                 raise MalformedRequest("a ring is named by `block`")
             stream = RingStream(self._ring_path(asked.block), asked)
-            return flight.GeneratorStream(stream.schema, _told_while_sent(stream.messages()))
+            return flight.GeneratorStream(stream.schema, _told_while_sent(stream.messages(), caller))
         if asked.kind == "items" or (asked.kind == "auto" and not self._tables(channel).generations()):
-            return self._items(channel, asked)
+            return self._items(channel, asked, caller)
         return flight.RecordBatchStream(self._table(channel, asked))
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:  # noqa: ARG002  Flight's signature
@@ -154,7 +165,7 @@ class GatewayServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow h
             raise ChannelNotFound(said, channel=channel)
         return flight.FlightInfo(schema, flight.FlightDescriptor.for_path(channel), endpoints, rows, size)
 
-    def _items(self, channel: str, asked: FlightTicket) -> Any:
+    def _items(self, channel: str, asked: FlightTicket, caller: GatewayCaller) -> Any:
         paths = [self._ring_path(asked.block)] if asked.block else self._rings(channel)
         if len(paths) != 1:
             said = "no ring and no table" if not paths else f"{len(paths)} rings: take the tickets of GetFlightInfo"
@@ -170,9 +181,8 @@ class GatewayServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow h
             verify=asked.verify,
             wait_for_writer=True,
         )
-        return flight.GeneratorStream(
-            _stream_schema(reader), _told_while_sent(_batches(reader, None if asked.follow else state["head"]))
-        )
+        found = _batches(reader, None if asked.follow else state["head"])
+        return flight.GeneratorStream(_stream_schema(reader), _told_while_sent(found, caller))
 
 
 def _batches(reader: RingReader, until: int | None) -> Iterator[Any]:
