@@ -1,7 +1,7 @@
 """Tables of another host of the site: read by the same calls, with the same values and the same errors."""
 
-import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -96,41 +96,59 @@ def test_a_host_without_a_gateway_is_an_error_that_names_both_hosts(hosts: Site)
             assert consumer.read(timeout=PATIENCE_SECONDS) == TABLE
 
 
-def test_a_table_in_parts_on_two_hosts_is_read_from_both(hosts: Site) -> None:
-    """As tasks of Spark on two hosts write it: each part where its task runs, and one manifest."""
-    write = """
-        import time
-        from messagehub.shm.channel_directory.location import directory_of
-        directory = directory_of(hub.settings)
-        directory.make_tables("t.parts")
-        from messagehub.shm.tables.tables import TableStore
-        store = TableStore(directory.tables_path("t.parts"))
-        transaction = store.begin(now=time.time())
-        schema = pa.schema([("x", pa.int64())])
-        part = transaction.write_part([pa.record_batch([[%d]], schema=schema)], schema)
-    """
-    with (
-        process_on(hosts["alpha"]) as there,
-        process_on(hosts["beta"]) as near,
-        on(hosts["beta"]) as here,
-        tempfile.TemporaryDirectory() as folder,
-    ):
-        near.do(write % 2)
-        near.do(f"import json, msgspec; open('{folder}/part', 'wb').write(msgspec.json.encode(part))")
-        there.do(write % 1)
-        there.do(f"""
-            import msgspec
-            from messagehub.shm.tables.manifests import Part
-            other = msgspec.json.decode(open('{folder}/part', 'rb').read(), type=Part)
-            from messagehub.channels.payload_schema import hash_of
-            digest = hash_of(schema)
-            manifest = transaction.commit([part, other], now=time.time(), schema_hash=digest)
-            hub.register_table("t.parts", manifest)
-        """)
-        both = pa.table({"x": [1, 2]})
+WRITE_PART = """
+import time, msgspec
+from messagehub.channels.payload_schema import hash_of
+from messagehub.shm.channel_directory.location import directory_of
+from messagehub.shm.tables.manifests import Part
+from messagehub.shm.tables.tables import TableStore
+channel, value, path = {0!r}, {1}, {2!r}
+directory = directory_of(hub.settings)
+directory.make_tables(channel)
+transaction = TableStore(directory.tables_path(channel)).begin(now=time.time())
+schema = pa.schema([("x", pa.int64())])
+part = transaction.write_part([pa.record_batch([[value]], schema=schema)], schema)
+with open(path, "ab") as file:
+    file.write(msgspec.json.encode(part) + bytes([10]))
+"""
+"""As a task of Spark: write one part, and say what it is."""
+COMMIT = """
+parts = [msgspec.json.decode(line, type=Part) for line in open(path, "rb")]
+from messagehub.shm.channel_directory.entries import table_details
+from registry.formats import arrow
+details = table_details(arrow.from_arrow(schema), schema_version="", metadata={})
+manifest = transaction.commit(parts, now=time.time(), schema_hash=hash_of(schema), details=details)
+hub.register_table(channel, manifest)
+"""
+
+
+def test_a_table_in_parts_on_two_hosts_is_read_from_both(hosts: Site, tmp_path: Path) -> None:
+    both, said = pa.table({"x": [2, 1]}), str(tmp_path / "parts")
+    with process_on(hosts["alpha"]) as there, process_on(hosts["beta"]) as near, on(hosts["beta"]) as here:
+        near.do(WRITE_PART.format("t.parts", 2, said))
+        there.do(WRITE_PART.format("t.parts", 1, said) + COMMIT)
         with here.consumer("t.parts") as consumer:
             assert consumer.read(timeout=PATIENCE_SECONDS) == both
         there.do("""
             with hub.consumer("t.parts") as consumer:
-                assert consumer.read(timeout=20).to_pydict() == {"x": [1, 2]}
+                assert consumer.read(timeout=20).to_pydict() == {"x": [2, 1]}
+        """)
+
+
+def test_a_task_of_spark_reads_a_part_of_another_host(hosts: Site, tmp_path: Path) -> None:
+    said, beta = str(tmp_path / "parts"), hosts["beta"]
+    with process_on(hosts["alpha"]) as there, process_on(beta) as near:
+        there.do(WRITE_PART.format("t.spark", 1, said))
+        near.do(WRITE_PART.format("t.spark", 2, said) + COMMIT)
+        near.do("""
+            from messagehub.spark.options import Options
+            from messagehub.spark.reader import TableReader
+            from pyspark.sql.types import LongType, StructField, StructType
+            options = Options.parse({"channel": channel, "dir": str(hub.settings.dir), "domain": hub.settings.domain})
+            reader = TableReader(options, StructType([StructField("x", LongType())]))
+            away, home = reader.partitions()
+            assert (away.host, home.host) == ("alpha", "beta"), (away, home)
+            for partition, value in ((away, 1), (home, 2)):
+                found = [batch.to_pydict() for batch in reader.read(partition)]
+                assert found == [{"x": [value]}], found
         """)
