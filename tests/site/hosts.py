@@ -210,3 +210,13 @@ def process_on(hub: SiteHub) -> Iterator[Elsewhere]:
         yield started
     finally:
         started.close()
+
+
+def producing(hub: MessageHub, channel: str, *names: str) -> None:
+    """Wait until a hub knows that a channel is produced on these hosts, and on no others."""
+
+    def hosts() -> set[str | None]:
+        found = hub.discover(channel)
+        return {producer.host for producer in found.producers} if found is not None else set()
+
+    eventually(lambda: hosts() == set(names))

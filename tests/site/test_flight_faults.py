@@ -6,7 +6,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,28 +13,9 @@ import pytest
 
 from messagehub.shm.errors import BlockOnOtherHost
 from tests.access.test_http_rights import certificate
-from tests.etcd_server import EtcdMember, etcd
+from tests.etcd_server import EtcdMember
 from tests.integration.harness import PATIENCE_SECONDS, eventually
 from tests.site.hosts import Site, gateway_of, gateway_pid, on, process_on
-
-
-@pytest.fixture(scope="module")
-def member() -> Iterator[EtcdMember]:
-    with etcd() as (started,):
-        yield started
-
-
-@pytest.fixture(scope="module")
-def hosts(member: EtcdMember, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    started = Site(tmp_path_factory.mktemp("flight"), member.url)
-    try:
-        for name in ("alpha", "beta"):
-            started.add(name, "--no-http")
-        for name in started.hubs:
-            gateway_of(started["beta"], name)
-        yield started
-    finally:
-        started.close()
 
 
 def flight_threads() -> list[str]:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,28 +11,8 @@ import pytest
 
 from messagehub import DataLost, Gap, MessageHub
 from messagehub.shm.errors import BlockOnOtherHost
-from tests.etcd_server import EtcdMember, etcd
 from tests.integration.harness import PATIENCE_SECONDS
-from tests.site.hosts import Site, gateway_of, gateway_pid, on, process_on
-
-
-@pytest.fixture(scope="module")
-def member() -> Iterator[EtcdMember]:
-    with etcd() as (started,):
-        yield started
-
-
-@pytest.fixture(scope="module")
-def hosts(member: EtcdMember, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    started = Site(tmp_path_factory.mktemp("flight"), member.url)
-    try:
-        for name in ("alpha", "beta"):
-            started.add(name, "--no-http")
-        for name in started.hubs:
-            gateway_of(started["beta"], name)
-        yield started
-    finally:
-        started.close()
+from tests.site.hosts import Site, gateway_pid, on, process_on, producing
 
 
 def values(consumer: Any, count: int) -> list[Any]:
@@ -69,6 +48,7 @@ def test_bytes_arrays_and_batches_come_as_they_were_written(hosts: Site) -> None
                 assert array.flags.aligned
                 assert np.array_equal(array, np.full((2, number + 1), number, "f4"))
             assert consumer.schema == np.dtype("f4")
+        producing(here, "s.batches", "alpha")
         with here.consumer("s.batches", start=-3) as consumer:
             assert [batch.to_pylist() for batch in values(consumer, 3)] == [
                 [{"x": number, "name": str(number)}] for number in (17, 18, 19)
@@ -88,6 +68,7 @@ def test_a_position_is_gone_on_from_and_the_latest_is_from_now_on(hosts: Site) -
     with process_on(hosts["alpha"]) as there, on(hosts["beta"]) as here:
         there.do('p = hub.producer("s.position", capacity=64)')
         there.do("for n in range(5): p.write(b'%d' % n)")
+        producing(here, "s.position", "alpha")
         with here.consumer("s.position", start="oldest") as consumer, here.consumer("s.position") as latest:
             assert values(consumer, 2) == [b"0", b"1"]
             saved = {block: list(position) for block, position in consumer.position.items()}
@@ -96,6 +77,12 @@ def test_a_position_is_gone_on_from_and_the_latest_is_from_now_on(hosts: Site) -
         with here.consumer("s.position", start=saved) as consumer:
             assert values(consumer, 4) == [b"2", b"3", b"4", b"5"]
             assert consumer.read(timeout=0.0) is None
+
+
+def test_a_producer_that_comes_later_is_read_from_its_first_item(hosts: Site) -> None:
+    with process_on(hosts["alpha"]) as there, on(hosts["beta"]) as here, here.consumer("s.later") as consumer:
+        there.do('p = hub.producer("s.later", capacity=64)\nfor n in range(5): p.write(b"%d" % n)')
+        assert values(consumer, 5) == [b"%d" % n for n in range(5)]
 
 
 def test_the_end_of_a_stream_ends_its_readers(hosts: Site) -> None:
@@ -173,6 +160,7 @@ def test_a_ring_of_the_same_name_here_is_not_taken_for_that_of_another_host(host
         with here.producer("s.namesake", capacity=4) as mine:
             mine.write(b"of this host, long ago")
         there.do('p = hub.producer("s.namesake", capacity=4)\np.write(b"there")')
+        producing(here, "s.namesake", "alpha")
         with here.consumer("s.namesake", start="oldest") as consumer:
             assert list(consumer.block_sources.values()) == ["flight"]
             assert values(consumer, 1) == [b"there"]
@@ -206,6 +194,7 @@ def test_a_producer_that_is_killed_leaves_what_it_wrote(hosts: Site) -> None:
 def test_groups_are_refused_with_the_reason(hosts: Site) -> None:
     with process_on(hosts["alpha"]) as there, on(hosts["beta"]) as here:
         there.do('p = hub.producer("s.group", capacity=4)')
+        producing(here, "s.group", "alpha")
         with pytest.raises(
             BlockOnOtherHost, match=r"'alpha', this is 'beta'.*a group .* does not reach other hosts yet"
         ):

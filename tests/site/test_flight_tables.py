@@ -1,6 +1,5 @@
 """Tables of another host of the site: read by the same calls, with the same values and the same errors."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,34 +8,14 @@ import pytest
 from messagehub import Gap, SchemaMismatch
 from messagehub.shm.errors import BlockOnOtherHost
 from registry.formats import arrow
-from tests.etcd_server import EtcdMember, etcd
 from tests.integration.harness import PATIENCE_SECONDS, eventually
-from tests.site.hosts import Site, gateway_of, on, process_on
+from tests.site.hosts import Site, on, process_on
 
 TABLE = pa.table({"x": list(range(1000)), "name": [str(number % 7) for number in range(1000)]})
 
 PUBLISH = """TABLE = pa.table({"x": list(range(1000)), "name": [str(number % 7) for number in range(1000)]})
 """
 """The same there."""
-
-
-@pytest.fixture(scope="module")
-def member() -> Iterator[EtcdMember]:
-    with etcd() as (started,):
-        yield started
-
-
-@pytest.fixture(scope="module")
-def hosts(member: EtcdMember, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    started = Site(tmp_path_factory.mktemp("flight"), member.url)
-    try:
-        for name in ("alpha", "beta"):
-            started.add(name, "--no-http")
-        for name in started.hubs:
-            gateway_of(started["beta"], name)
-        yield started
-    finally:
-        started.close()
 
 
 def test_a_table_of_another_host_is_read_with_every_generation_that_comes(hosts: Site) -> None:

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -16,28 +15,11 @@ from pyarrow import flight
 from messagehub.security.credentials import AccessFile, allow_token, revoke
 from messagehub.settings import Settings
 from tests.access.test_http_rights import certificate
-from tests.etcd_server import EtcdMember, etcd
+from tests.etcd_server import EtcdMember
 from tests.integration.harness import children, eventually, get
 from tests.site.hosts import Site, SiteHub, gateway_of, gateway_pid, on
 
 TABLE = pa.table({"x": [1, 2, 3], "name": ["a", "b", None]})
-
-
-@pytest.fixture(scope="module")
-def member() -> Iterator[EtcdMember]:
-    with etcd() as (started,):
-        yield started
-
-
-@pytest.fixture(scope="module")
-def hosts(member: EtcdMember, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    started = Site(tmp_path_factory.mktemp("gateways"), member.url)
-    try:
-        for name in ("alpha", "beta"):
-            started.add(name, "--http", "127.0.0.1:0")
-        yield started
-    finally:
-        started.close()
 
 
 def call(token: str) -> flight.FlightCallOptions:

@@ -70,7 +70,7 @@ class Elsewhere:
         """Take note that nobody produces the channel any more, anywhere."""
         with self._changing:
             self._told, self._ended = {}, {}
-        self.is_also_here = True
+        self.is_also_here, self._is_first = True, False
 
     def _check(self, found: Discovery, places: Places) -> None:
         name = found.shm_name or found.channel
