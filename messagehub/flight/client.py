@@ -163,7 +163,7 @@ _FORKED = (
 )
 
 
-class _Process:
+class _GrpcOwner:
     """Which process has used gRPC: its threads are not in a child that is forked later."""
 
     pid: int | None = None
@@ -174,7 +174,7 @@ class _Process:
         self.pid = os.getpid()
 
 
-_process = _Process()
+_grpc_owner = _GrpcOwner()
 
 
 def open_stream(call: GatewayCall, ticket: FlightTicket, *, seconds: float | None) -> "flight.FlightStreamReader":
@@ -186,7 +186,7 @@ def open_stream(call: GatewayCall, ticket: FlightTicket, *, seconds: float | Non
 def _connected(found: replies.GatewayFound) -> "flight.FlightClient":
     from pyarrow import flight
 
-    _process.enter()
+    _grpc_owner.enter()
     roots = {"tls_root_certs": found.certificate} if found.certificate else {}
     return flight.FlightClient(found.location, generic_options=_OPTIONS, **roots)
 
