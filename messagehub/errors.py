@@ -25,6 +25,7 @@ HubError                             registry/errors.py; has code, message, deta
 ├── RequestCancelled                 REQUEST_CANCELLED: whoever asked wants no reply any more
 ├── NotInitialised                   NOT_INITIALISED: this hub object is closed
 ├── DataLost                         DATA_LOST: a consumer fell behind and asked to be told by an exception
+├── GatewayUnavailable               GATEWAY_UNAVAILABLE: another host's data cannot be asked for, or not now
 ├── StoreError                       STORE_ERROR: the database cannot be used as it is
 │   └── StoreReadOnly                STORE_READ_ONLY: the disk is full or failing; reads go on
 ├── Unauthorized                     UNAUTHORIZED: who asks is not known here, or no longer
@@ -112,6 +113,7 @@ __all__ = [
     "DuplicateRegistration",
     "Evicted",
     "Forbidden",
+    "GatewayUnavailable",
     "HandlerFailed",
     "HubError",
     "IdMismatch",
@@ -286,6 +288,11 @@ class NotInitialised(HubError):
 
 class DataLost(HubError):
     code = "DATA_LOST"
+
+
+class GatewayUnavailable(HubError):
+    code = "GATEWAY_UNAVAILABLE"
+    retryable = True
 
 
 class StoreError(HubError):

@@ -7,6 +7,7 @@ keep it from being forgotten.
 import itertools
 from collections.abc import Callable
 
+from messagehub.channels.gateways import GatewayAccess
 from messagehub.channels.members import ChannelMembers
 from messagehub.channels.tables import ChannelTables
 from messagehub.client.connection import Connection
@@ -63,6 +64,7 @@ class HubParts:
         self.catalog = Catalog(self.registry)
         self.diagnostics = Diagnostics(self.registry, connection)
 
+        self._gateways = GatewayAccess(self.registry, connection)
         self.members = ChannelMembers(
             self.registry,
             connection,
@@ -70,6 +72,7 @@ class HubParts:
             group_changes,
             self.background,
             identity,
+            self._gateways,
             hub=hub,
             spin_us=settings.spin_us,
         )
@@ -106,6 +109,7 @@ class HubParts:
         self.topics.close_shared()
         unconfirmed = self.heartbeats.end_all()
         self.members.close_all()
+        self._gateways.close()
         self.watches.close_all()
         self.topics.close()
         self.connection.close()
@@ -119,4 +123,5 @@ class HubParts:
         self.topics.abandon()
         self.services.abandon()
         self.background.abandon()
+        self._gateways.abandon()
         self.connection.abandon()

@@ -25,7 +25,7 @@ HTTP_PATHS = frozenset(
 )
 """What the paths that HTTP serves begin with."""
 _SITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-_SITE_ONLY = ("etcd_user", "etcd_password_file", "etcd_ca", "etcd_cert", "etcd_key", "site_endpoint")
+_SITE_ONLY = ("etcd_user", "etcd_password_file", "etcd_ca", "etcd_cert", "etcd_key", "site_endpoint", "gateway")
 LEAST_HOST_LEASE_SECONDS = 2.0
 _LEAST = {
     "trace_size": 0,
@@ -187,6 +187,8 @@ def _check_site(settings: Any) -> None:
     for name in _SITE_ONLY:
         if getattr(settings, name) and not settings.site:
             raise BadValue("is set, but this hub is a member of no site: name one with site and etcd", name, "site")
+    if settings.gateway_unencrypted and not settings.site:
+        raise BadValue("is set, but this hub is a member of no site", "gateway_unencrypted", "site")
     if settings.host_lease_seconds < LEAST_HOST_LEASE_SECONDS:
         raise BadValue(f"is less than {LEAST_HOST_LEASE_SECONDS:g} s, which a busy host may miss", "host_lease_seconds")
     if not settings.site:
@@ -198,3 +200,5 @@ def _check_site(settings: Any) -> None:
     endpoint = settings.site_endpoint
     if endpoint and (not endpoint.startswith("tcp://") or host_and_port(endpoint.removeprefix("tcp://")) is None):
         raise BadValue("must be tcp://HOST:PORT", "site_endpoint")
+    if settings.gateway and host_and_port(settings.gateway) is None:
+        raise BadValue("must be HOST:PORT", "gateway")

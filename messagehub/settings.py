@@ -48,7 +48,7 @@ RELOADABLE = frozenset(
 _HUB_ONLY = RELOADABLE | {
     *("http", "log_format", "store_sync", "audit", "group"),
     *("site", "etcd", "etcd_user", "etcd_password_file", "etcd_ca", "etcd_cert", "etcd_key"),
-    *("site_endpoint", "host_lease_seconds"),
+    *("site_endpoint", "host_lease_seconds", "gateway", "gateway_unencrypted"),
 }
 """What no client reads from the file."""
 _told: set[str] = set()
@@ -167,6 +167,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     site_endpoint: str = ""
     """Where this hub takes what other hubs of the site forward: `tcp://HOST:PORT`, which they can reach. Beside a TCP
     endpoint: five ports above it."""
+    gateway: str = ""
+    """Where the hub's Arrow Flight gateway serves, which other hosts can reach: `HOST:PORT`. By default the host of
+    `site_endpoint`, and any port."""
+    gateway_unencrypted: bool = False
+    """Whether the gateway may serve beyond loopback without the certificate `http_cert`."""
     host_lease_seconds: float = 10.0
     """A host whose hub is silent for so long is lost, and what is registered there ends: 2 or more."""
 

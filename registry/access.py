@@ -179,6 +179,7 @@ RULES: dict[type[commands.Command], Rule] = {
     commands.ListDeadLetters: Rule("admin"),  # payloads are in them
     commands.RemoveDeadLetters: Rule("admin"),
     commands.ListHosts: Rule("observe"),
+    commands.RequestGateway: Rule("consume", "channel"),
     commands.Stats: Rule("observe"),
     commands.Trace: Rule("observe"),
 }

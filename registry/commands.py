@@ -763,6 +763,13 @@ class ListHosts(Command, tag="HOST_LIST_REQUEST"):
     """The hosts of the site that the hub is a member of."""
 
 
+class RequestGateway(Command, tag="GATEWAY_REQUEST"):
+    """Ask for what it takes to read a channel's data in the memory of another host of the site."""
+
+    channel: fields.ChannelName[Text]
+    host: Annotated[Label, Meta(description="the name of the host that has the data")]
+
+
 class Ping(Command, tag="PING"):
     """Check that the broker answers. Topic subscribers of the text `echo` get it too: so they know that they are."""
 
@@ -843,6 +850,7 @@ AnyCommand = (
     | ListDeadLetters
     | RemoveDeadLetters
     | ListHosts
+    | RequestGateway
     | Ping
     | Stats
     | Trace

@@ -439,4 +439,7 @@ class SiteHost(Struct, kw_only=True, frozen=True):
     revision: Annotated[int, Meta(description="the revision of its copy of the registry, as it said last")] = 0
     lag: Annotated[int, Meta(description="how many revisions that is behind the newest one that this hub knows")] = 0
     endpoint: Annotated[str, Meta(description="where its hub takes what other hubs forward")] = ""
+    gateway: Annotated[
+        str, Meta(description="where its Arrow Flight gateway gives what is in its memory; empty without one")
+    ] = ""
     version: Annotated[str, Meta(description="the version of its hub's program")] = ""

@@ -63,6 +63,7 @@ class HelloAck(Reply, tag="HELLO_ACK"):
     ]
     server: Annotated[str, Meta(description="name and version of the broker")]
     warning: Annotated[str | UnsetType, Meta(description="when the peer's version is a newer minor one")] = UNSET
+    site: Annotated[str | UnsetType, Meta(description="of a hub that is a member of a site: its name")] = UNSET
     access: Annotated[
         str | UnsetType,
         Meta(
@@ -681,6 +682,18 @@ class HostList(Reply, tag="HOST_LIST_RESPONSE"):
     revision: fields.Revision[int]
 
 
+class GatewayFound(Reply, tag="GATEWAY_RESPONSE"):
+    """How to read a channel's data through the Arrow Flight gateway of its host."""
+
+    host: Annotated[str, Meta(description="the name of the host that has the data")]
+    location: Annotated[str, Meta(description="where its gateway serves: `grpc://HOST:PORT` or `grpc+tls://HOST:PORT`")]
+    token: Annotated[str, Meta(description="to be sent as Bearer token; lets its bearer read this channel alone")]
+    valid_seconds: Annotated[float, Meta(description="for how long the gateway takes the token")]
+    certificate: Annotated[
+        str, Meta(description="the certificate chain that the gateway shows, in PEM form; empty without encryption")
+    ] = ""
+
+
 class Pong(Reply, tag="PONG"):
     broker_id: fields.BrokerId[str]
     revision: fields.Revision[int]
@@ -780,6 +793,7 @@ AnyReply = (
     | DeadLetterList
     | DeadLettersRemoved
     | HostList
+    | GatewayFound
     | Pong
     | StatsReport
     | TraceReport

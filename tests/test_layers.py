@@ -1,7 +1,7 @@
 """The layers of docs and STYLE, enforced: each part imports only what stands below it, and the registry is pure.
 
     cli | admin | spark | testing | notebook  →  cluster  →  messagehub (the API)  →  hub  →  hub_parts
-    →  channels | services | jupyter  →  broker | topics | streams | discovery  →  client | store | payloads
+    →  channels | services | jupyter  →  broker | topics | streams | discovery  →  client | store | payloads | flight
     →  security  →  shm  →  protocol | runtime | display  →  settings  →  setting_checks | arguments  →  errors
     →  registry
 
@@ -27,7 +27,7 @@ ROWS: list[set[str]] = [
     {"runtime", "protocol", "display"},
     {"shm"},
     {"security"},
-    {"client", "store", "payloads"},
+    {"client", "store", "payloads", "flight"},
     {"broker", "topics", "streams", "discovery"},
     {"channels", "services", "jupyter"},
     {"hub_parts"},
@@ -168,6 +168,19 @@ def test_heavy_and_optional_packages_stay_in_their_folders() -> None:
     assert wrong == []
 
 
+def test_only_what_reads_or_serves_other_hosts_imports_flight() -> None:
+    homes = ("messagehub.flight.", "messagehub.cluster.gateway.")
+    importing = {
+        module
+        for module, path in modules().items()
+        for node in ast.walk(WithoutTypeChecking().visit(ast.parse(path.read_text())))
+        if (isinstance(node, ast.Import) and any(alias.name == "pyarrow.flight" for alias in node.names))
+        or (isinstance(node, ast.ImportFrom) and node.module == "pyarrow" and "flight" in {a.name for a in node.names})
+    }
+    assert importing
+    assert [module for module in importing if not f"{module}.".startswith(homes)] == []
+
+
 def test_there_are_no_import_cycles() -> None:
     seen: dict[str, bool] = {}  # False while its imports are being followed
     cycles: list[str] = []
@@ -203,6 +216,7 @@ def test_importing_messagehub_loads_nothing_heavy() -> None:
         "jupyter_client",
         "ipykernel",
         "pyarrow",
+        "messagehub.flight",
         "pandas",
         "numpy",
         "typer",

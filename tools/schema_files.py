@@ -222,6 +222,7 @@ _SCENARIO: tuple[dict[str, Any] | float, ...] = (
     },
     {"type": "SUBSCRIPTION_LIST_REQUEST", "id": "94", "topic": "orders.eu"},
     {"type": "HOST_LIST_REQUEST", "id": "54"},
+    {"type": "GATEWAY_REQUEST", "id": "55", "channel": "sensor_data", "host": "acquisition1"},
     {"type": "PING", "id": "15"},
     {"type": "STATS_REQUEST", "id": "16"},
     {"type": "TRACE_REQUEST", "id": "17", "correlation_id": "15", "limit": 10},
@@ -288,6 +289,7 @@ _BY_THE_BROKER: tuple[replies.Reply | protocol.Beacon, ...] = (
                 health="healthy",
                 revision=15,
                 endpoint="tcp://10.0.0.1:5575",
+                gateway="grpc://10.0.0.1:5576",
                 version="0.1.0",
             ),
             SiteHost(
@@ -301,6 +303,13 @@ _BY_THE_BROKER: tuple[replies.Reply | protocol.Beacon, ...] = (
         ],
         age_seconds=0.4,
         revision=15,
+    ),
+    replies.GatewayFound(
+        id="55",
+        host="acquisition1",
+        location="grpc://10.0.0.1:5576",
+        token="site.eyJ9.c2lnbmVk",
+        valid_seconds=3600.0,
     ),
     replies.TraceReport(
         id="17",
@@ -342,6 +351,7 @@ _BY_THE_BROKER: tuple[replies.Reply | protocol.Beacon, ...] = (
 ANSWERED_BY_THE_BROKER = (
     commands.Hello,
     commands.ListHosts,
+    commands.RequestGateway,
     commands.Ping,
     commands.Stats,
     commands.Trace,

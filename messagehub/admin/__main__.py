@@ -8,10 +8,11 @@ import signal
 import socket
 from pathlib import Path
 
+from messagehub.runtime.child_process import end_with_parent
+
 STOP_SECONDS = 4
 """How long requests may take to finish when the hub stops, which waits a little longer."""
 ACCEPT_SECONDS = 0.01
-_PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
@@ -25,7 +26,7 @@ def main() -> None:
     arguments = parser.parse_args()
     for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # they are for the hub, which starts this process again where it must
-    _end_with_parent(arguments.parent)
+    end_with_parent(arguments.parent, "messagehub.admin")
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # 1024, where many begin, are fewer than we let connect
     _serve(arguments)
@@ -101,15 +102,6 @@ def _serve(arguments: argparse.Namespace) -> None:
         Server(config).run(sockets=[socket.socket(fileno=arguments.fd)])
     finally:
         hub.close()
-
-
-def _end_with_parent(parent: int) -> None:
-    """Have the kernel end this process at once when `serve` dies, since the next one wants its address."""
-    import ctypes
-
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before; who adopts its children need not be process 1
-        raise SystemExit("messagehub.admin: its hub is gone")
 
 
 if __name__ == "__main__":

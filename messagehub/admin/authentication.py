@@ -8,7 +8,6 @@ of its own for this host or from another origin, has none, and neither has who c
 """
 
 import base64
-import hmac
 import logging
 import re
 import time
@@ -21,17 +20,11 @@ from starlette.types import Scope
 
 from messagehub.admin.errors import HttpError
 from messagehub.admin.forwarding import FORWARDED
-from messagehub.errors import ConfigurationError, Forbidden, HubError, RateLimited, is_not_found
+from messagehub.errors import Forbidden, HubError, RateLimited, is_not_found
 from messagehub.runtime.logs import LimitedLog, reason
 from messagehub.security.audit import REFUSALS_PER_SECOND, AuditLog
-from messagehub.security.credentials import (
-    AccessFile,
-    AccessList,
-    ListedCredential,
-    OwnerToken,
-    token_hash,
-    token_owner,
-)
+from messagehub.security.credentials import AccessFile, ListedCredential, OwnerToken
+from messagehub.security.known_tokens import KnownTokens
 from messagehub.security.rate_limits import TokenBuckets
 from messagehub.setting_checks import is_loopback
 from registry import access, commands, replies
@@ -46,7 +39,7 @@ _WRONG = (
     " `messagehub tokens`, or it was revoked"
 )
 _LIMITS = ("RATE_LIMITED", "TOO_MANY_SUBSCRIPTIONS", "42209", "42901", "408")
-OWNER, ANONYMOUS = "owner", "anonymous"
+ANONYMOUS = "anonymous"
 NOTED_SECONDS = 1.0
 """A refusal that is repeated is noted once in this time."""
 MAX_NOTED = 200
@@ -106,10 +99,7 @@ class HttpAuthentication:
         self._origins = origins.split()
         self.anonymous = anonymous if token is not None else ADMIN
         self._own = token
-        self._file = file
-        self._version = file.version()
-        self._list = file.read()
-        self._rights = _rights(self._list)
+        self._tokens = KnownTokens(file, token)
         self._buckets = TokenBuckets(requests_per_second)
         self._audit = audit
         self._refusals = TokenBuckets(REFUSALS_PER_SECOND)
@@ -172,12 +162,7 @@ class HttpAuthentication:
 
     def is_current(self, who: Caller) -> bool:
         """Whether a caller whose answer goes on and on may still do what it might at the beginning."""
-        if who.listed is None:
-            return True
-        if who.name == OWNER:
-            return self._own is not None and self._own.listed() == who.listed
-        self._look()
-        return self._list.tokens.get(who.name.removeprefix("token:")) == who.listed
+        return who.listed is None or self._tokens.is_current(who.name, who.listed)
 
     def _check(self, who: Caller, command: commands.Command, places: list[str]) -> None:
         try:
@@ -235,15 +220,10 @@ class HttpAuthentication:
         token = _token(given)
         if token is None or (self._own is None and not is_forwarded):
             return who, True
-        if self._own is not None:
-            own = self._own.listed()
-            if hmac.compare_digest(token_hash(token), own.proof):
-                return who._replace(name=OWNER, rights=ADMIN, listed=own), True
-        self._look()
-        name = token_owner(self._list.tokens, token)
-        if name is None:
+        found = self._tokens.holder(token)
+        if found is None:
             return who, False
-        return who._replace(name=f"token:{name}", rights=self._rights[name], listed=self._list.tokens[name]), True
+        return who._replace(name=found.name, rights=found.rights, listed=found.listed), True
 
     def _is_sent_by_a_page(self, scheme: str, headers: dict[bytes, bytes]) -> bool:
         """Return whether a page of another site sends it: browsers name the page's origin and the host."""
@@ -276,15 +256,6 @@ class HttpAuthentication:
         """
         return [one for one in self._changes if request_id in (None, one["correlation_id"], one["led_to"])]
 
-    def _look(self) -> None:
-        version = self._file.version()
-        if version != self._version:
-            try:
-                self._list = self._file.read()
-            except (ConfigurationError, OSError):
-                return  # the broker's log says so; what was listed stays in force
-            self._version, self._rights = version, _rights(self._list)
-
 
 def _exchange(who: Caller, what: dict[str, Any]) -> dict[str, Any]:
     """Return how a change appears in traces: from the arrival of its request until it was made."""
@@ -310,10 +281,6 @@ def _is_of_loopback(host: str) -> bool:
 def _asked(scope: Scope) -> str:
     """Return method and path for the log; never the query, in which somebody may have put a token."""
     return f"{scope['method']} {scope['path'][:MAX_NOTED]}"
-
-
-def _rights(listed: AccessList) -> dict[str, Rights]:
-    return {name: Rights.parse(token.rights) for name, token in listed.tokens.items()}
 
 
 def _token(headers: dict[bytes, bytes]) -> str | None:

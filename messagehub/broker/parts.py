@@ -186,6 +186,7 @@ class Parts:
             {
                 commands.Hello: status.hello,
                 commands.ListHosts: status.hosts,
+                commands.RequestGateway: status.gateway,
                 commands.Ping: status.ping,
                 commands.Stats: status.stats,
                 commands.Trace: status.trace,

@@ -8,6 +8,7 @@ from messagehub.broker.schema_worker.checker import SchemaChecker
 from messagehub.broker.stats import BrokerStats
 from messagehub.broker.topics.proxy import TopicProxy
 from messagehub.broker.tracing import TraceRing
+from messagehub.errors import GatewayUnavailable
 from messagehub.settings import Settings
 from messagehub.version import __version__
 from registry import commands, replies
@@ -57,6 +58,8 @@ class BrokerInfo:
         )
         if warning:
             reply.warning = warning
+        if settings.site:
+            reply.site = settings.site
         if access_control is not None:
             reply.access = access_control.access
         return reply
@@ -75,6 +78,10 @@ class BrokerInfo:
         return replies.HostList(
             site=None, host=None, role="single", hosts=[], age_seconds=0.0, revision=registry.revision
         )
+
+    def gateway(self, _: commands.RequestGateway, __: list[bytes], ___: Registry) -> replies.Reply:
+        """Refuse for a hub that is a member of no site; a member of one answers itself."""
+        raise GatewayUnavailable("this hub is a member of no site, so it knows no gateway to another host")
 
     def stats(self, _: commands.Stats, __: list[bytes], registry: Registry) -> replies.Reply:
         return self._stats.stats(registry, is_read_only=self.is_read_only)

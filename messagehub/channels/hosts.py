@@ -3,15 +3,37 @@
 The directory is always of this host. The broker knows of others too, and of processes that name no host.
 """
 
+from typing import NamedTuple
+
 from messagehub.discovery import Discovery
 from messagehub.shm.channel_directory.directory import Directory
 from messagehub.shm.channel_directory.entries import living
-from messagehub.shm.errors import BlockOnOtherHost
 from messagehub.shm.identity import host
 
 
-def hosts_elsewhere(found: Discovery, directory: Directory) -> list[str]:
-    """The other hosts that produce a channel beside this one; BlockOnOtherHost where nothing of it is here.
+class RingElsewhere(NamedTuple):
+    host: str
+    shm_name: str
+    registered_at: float
+    """When its producer was registered: one that comes again has another time."""
+
+
+class Places(NamedTuple):
+    """Where the rings and the newest table of a channel are."""
+
+    is_here: bool
+    """Whether something of it is on this host."""
+    here: frozenset[str | None] = frozenset()
+    """The names of this host; None stands for it where a process named none."""
+    hosts: tuple[str, ...] = ()
+    """The other hosts, by name."""
+    rings: tuple[RingElsewhere, ...] = ()
+    table: str | None = None
+    """The host of the newest table, if that is another one."""
+
+
+def places_of(found: Discovery, directory: Directory) -> Places:
+    """Return where a channel is.
 
     A producer that the directory lists is here whatever it calls its host: containers may share the memory and not the
     name. It is told from a namesake by its lease.
@@ -19,10 +41,16 @@ def hosts_elsewhere(found: Discovery, directory: Directory) -> list[str]:
     here: set[str | None] = {host(), None}
     hosts = {producer.host for producer in found.producers} | {block.host for block in found.blocks}
     if found.source != "broker" or hosts <= here:
-        return []
+        return Places(is_here=True, here=frozenset(hosts | here))
     listed = {live.command.lease for live in living(directory, found.channel)}
     here |= {producer.host for producer in found.producers if producer.lease in listed}
-    elsewhere = sorted(str(name) for name in hosts - here)
-    if not hosts & here:
-        raise BlockOnOtherHost(found.shm_name or found.channel, elsewhere[0], host())
-    return elsewhere
+    rings = [
+        RingElsewhere(str(at), name, producer.registered_at)
+        for producer in found.producers
+        for name, at in [(block.shm_name, block.host) for block in producer.blocks]
+        or [(producer.shm_name, producer.host)]
+        if at not in here
+    ]
+    table = found.table.host if found.table is not None and found.table.host not in here else None
+    elsewhere = tuple(sorted(str(name) for name in hosts - here))
+    return Places(bool(hosts & here), frozenset(here), elsewhere, tuple(rings), table)

@@ -3,13 +3,16 @@
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from messagehub.shm.errors import HandleClosed, TableMissing
 from messagehub.shm.rings.read_results import Item, Producers, producer_of
 from messagehub.shm.rings.reader import RingReader
-from messagehub.shm.tables.tables import TableStore
+from messagehub.shm.tables.manifests import Manifest
 from registry.channels.leases import default_owner
+
+if TYPE_CHECKING:
+    from messagehub.flight.remote_ring import RemoteRing
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,33 @@ A plain tuple, since one is made for every item; the producer's name is looked u
 """
 
 
+class Generation(Protocol):
+    """One generation of a table, to be closed when it was read."""
+
+    @property
+    def manifest(self) -> Manifest: ...
+
+    def table(self, *, verify: bool = False) -> Any: ...
+
+    def schema(self) -> Any: ...
+
+    def __enter__(self) -> "Generation": ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class Generations(Protocol):
+    """The tables of a channel: in the memory of this host, or of another one."""
+
+    def generations(self) -> list[int]: ...
+
+    def open(self, generation: int) -> Generation: ...
+
+
+AnyRing: TypeAlias = "RingReader | RemoteRing"
+"""A ring of this host, or of another one."""
+
+
 class LastRead(threading.local):
     """The origin of what a thread has read last: threads that share a consumer do not see each other's."""
 
@@ -48,7 +78,7 @@ def producer_id_of(channel: str, origin: Origin) -> str | None:
     return (producer_of(sequence, producers) or default_owner(channel)) if producers else None
 
 
-def table_origin(tables: TableStore, generation: int) -> Origin:
+def table_origin(tables: Generations, generation: int) -> Origin:
     """Return the origin of a table's generation; its time is 0 if the generation was retired meanwhile."""
     try:
         with tables.open(generation) as snapshot:
@@ -57,22 +87,32 @@ def table_origin(tables: TableStore, generation: int) -> Origin:
         return generation, 0, ()
 
 
-def schema_of_table(tables: TableStore, generation: int) -> Any:
+def schema_of_table(tables: Generations, generation: int) -> Any:
     """Return the schema of one generation of a table, or None if it was retired meanwhile."""
     try:
         with tables.open(generation) as snapshot:
-            return snapshot.table().schema
+            return snapshot.schema()
     except TableMissing:
         return None
 
 
-def newest_of(readers: Sequence[RingReader]) -> Item | None:
+def newest_of(readers: Sequence["AnyRing"]) -> Item | None:
     """Return the item that was written last of those in all rings, or None when they are empty."""
-    for reader in sorted(readers, key=RingReader.newest_ns, reverse=True) if len(readers) > 1 else readers:
-        try:
-            item = reader.latest()
-        except HandleClosed:
-            continue  # the thread that reads has just let go of it
-        if item is not None:
-            return item
-    return None
+    here = [reader for reader in readers if isinstance(reader, RingReader)]
+    newest = None
+    for reader in sorted(here, key=RingReader.newest_ns, reverse=True) if len(here) > 1 else here:
+        newest = _latest(reader)
+        if newest is not None:
+            break
+    for ring in readers:
+        if not isinstance(ring, RingReader):
+            item = _latest(ring)
+            newest = item if item is not None and (newest is None or item.written_ns > newest.written_ns) else newest
+    return newest
+
+
+def _latest(reader: "AnyRing") -> Item | None:
+    try:
+        return reader.latest()
+    except HandleClosed:
+        return None  # the thread that reads has just let go of it

@@ -10,6 +10,7 @@ from messagehub.channels.consumer.consumer_options import ConsumerOptions, OnLag
 from messagehub.channels.consumer.consumers import Consumer
 from messagehub.channels.consumer.enrolment import RegistryCalls
 from messagehub.channels.consumer.start import Positions, SavedPositions, checked_start
+from messagehub.channels.gateways import GatewayAccess
 from messagehub.channels.inventory import delete_group_of
 from messagehub.channels.payload_schema import given_schema, hash_of, payload_schema
 from messagehub.channels.producers import Policy, Producer, Shape, open_producer, ring_path
@@ -41,6 +42,7 @@ class ChannelMembers:
         group_changes: GroupChanges,
         background: BackgroundThreads,
         identity: ClientIdentity,
+        gateways: GatewayAccess,
         *,
         hub: Callable[[], object],
         spin_us: int,
@@ -53,6 +55,7 @@ class ChannelMembers:
         self._group_changes = group_changes
         self._background = background
         self._identity = identity
+        self._gateways = gateways
         self._hub = hub
         self._open: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
 
@@ -199,7 +202,9 @@ class ChannelMembers:
                 can_read=lambda written, seconds: self._can_read(written, expected or "", seconds),
                 renew=lambda registration, done: self._heartbeats.renew(registration, done, timeout=limit),
                 run_later=lambda run, drop: self._background.add(run, drop=drop),
+                is_in_site=lambda: self._gateways.is_in_site,
             ),
+            self._gateways,
             made_by=deadline,
             timeout=limit,
             arrow_schema=self._arrow_schema,

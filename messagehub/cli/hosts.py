@@ -28,9 +28,9 @@ def hosts(
         (
             *(one.host, one.health, "leader" if one.is_leader else "follower" if one.health != "lost" else None),
             *(one.revision or None, one.lag if one.health != "lost" else None, one.endpoint or None),
-            one.version or None,
+            *(one.gateway or None, one.version or None),
         )
         for one in found.hosts
     ]
     echo(f"site {found.site}, seen from {found.host}: its copy was complete {found.age_seconds:.1f} s ago")
-    echo_table(("HOST", "HEALTH", "ROLE", "REVISION", "LAG", "ENDPOINT", "VERSION"), rows)
+    echo_table(("HOST", "HEALTH", "ROLE", "REVISION", "LAG", "ENDPOINT", "GATEWAY", "VERSION"), rows)

@@ -6,8 +6,8 @@ import ssl
 from pathlib import Path
 
 from messagehub.errors import ConfigurationError
-from messagehub.security.credentials import read_owner_token
-from messagehub.security.private_files import check_private
+from messagehub.security.credentials import new_token, read_owner_token
+from messagehub.security.private_files import check_private, write_private
 from messagehub.setting_checks import host_and_port, is_loopback
 from messagehub.settings import Settings
 
@@ -29,10 +29,19 @@ def check_http(settings: Settings, *, is_open: bool) -> None:
     if is_open and not is_loopback(host):
         raise ConfigurationError("--http-open is for the loopback interface: make tokens with `messagehub tokens new`")
     if settings.http_cert:
-        _check_certificate(settings.http_cert, settings.http_key)
+        check_certificate(settings.http_cert, settings.http_key)
     token = settings.dir / TOKEN_NAME
     if not is_open and token.exists():
         read_owner_token(token)
+
+
+def make_token(settings: Settings) -> None:
+    """Make the token of whoever runs the hub, once, readable by its owner only."""
+    path = settings.dir / TOKEN_NAME
+    try:
+        write_private(path, f"{new_token()}\n".encode(), replace=False)
+    except FileExistsError:
+        read_owner_token(path)
 
 
 def wrong_dates(settings: Settings) -> str | None:
@@ -74,7 +83,7 @@ def http_address(settings: Settings) -> tuple[str, int]:
     return found
 
 
-def _check_certificate(cert: str, key: str) -> None:
+def check_certificate(cert: str, key: str) -> None:
     if _holds(cert) == "a private key" and _holds(key) == "a certificate":
         raise ConfigurationError(f"{cert} holds a private key, and {key} a certificate: swap http_cert and http_key")
     check_private(Path(key).resolve())

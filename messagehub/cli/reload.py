@@ -20,6 +20,7 @@ from messagehub.settings import RELOADABLE, Settings
 
 if TYPE_CHECKING:
     from messagehub.broker.loop import Broker
+    from messagehub.cli.gateway_process import GatewayProcess
     from messagehub.cli.http_process import HttpProcess
 
 log = logging.getLogger("messagehub")
@@ -60,6 +61,7 @@ class Reloading:
         *,
         broker: "Broker",
         web: "HttpProcess | None",
+        gateway: "GatewayProcess | None",
         is_open: bool,
     ) -> None:
         """`arguments` are those of the command line, which go before the file as they did at the start."""
@@ -67,6 +69,7 @@ class Reloading:
         self._arguments = arguments
         self._broker = broker
         self._web = web
+        self._gateway_process = gateway
         self._is_open = is_open
         self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread = broker.supervisor.start("messagehub-reload", self._run)
@@ -95,6 +98,10 @@ class Reloading:
             if (said := wrong_dates(settings)) is not None:
                 log.warning("%s. Renew it, and send SIGHUP again", said)
             AccessFile(settings.access_path).read()  # an HTTP process could not be started with a damaged one
+        if self._gateway_process is not None:
+            from messagehub.cli.gateway_process import check_gateway
+
+            check_gateway(settings)
         changed = self._settings.changed(settings)
         taken = [name for name in changed if name in RELOADABLE]
         if bool(settings.http_cert) != bool(self._settings.http_cert):  # the address is https: or http: until the end
@@ -105,8 +112,9 @@ class Reloading:
         self._settings = replace(self._settings, **{name: getattr(settings, name) for name in taken})
         logging.getLogger().setLevel(self._settings.log.upper())
         self._broker.reload(self._settings)
-        if self._web is not None:
-            self._web.reload(self._settings)
+        for process in (self._web, self._gateway_process):
+            if process is not None:
+                process.reload(self._settings)
         news = f", with changes of {', '.join(taken)}" if taken else ""
         log.info("reloaded settings, certificate and tokens%s", news)
 

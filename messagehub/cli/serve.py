@@ -23,8 +23,10 @@ from messagehub.settings import Settings
 
 if TYPE_CHECKING:
     from messagehub.broker.loop import Broker
+    from messagehub.cli.gateway_process import Announce, GatewayProcess
     from messagehub.cli.http_process import HttpProcess
     from messagehub.client.broker_file import BrokerStatus
+    from messagehub.cluster.membership import SiteMembership
 
 
 def serve(
@@ -87,6 +89,21 @@ def serve(
             help="Where other hubs of the site reach this one, tcp://HOST:PORT. Default: five ports above --endpoint.",
         ),
     ] = None,
+    gateway: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where other hosts of the site read the data of this one, by Arrow Flight. Default: the host of"
+            " --site-endpoint, any port.",
+        ),
+    ] = None,
+    gateway_unencrypted: Annotated[
+        bool | None,
+        typer.Option("--gateway-unencrypted", help="Let the gateway serve beyond loopback without --http-cert."),
+    ] = None,
+    no_gateway: Annotated[
+        bool, typer.Option("--no-gateway", help="Let no other host read the data of this one.")
+    ] = False,
     log: Annotated[
         str | None, typer.Option(metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR. [env: MESSAGEHUB_LOG]")
     ] = None,
@@ -106,6 +123,8 @@ def serve(
     asks_for_http = http_open or (http, http_cert, http_key) != (None, None, None)
     if no_http and asks_for_http:
         raise typer.BadParameter("--no-http goes with no other option about HTTP.")
+    if no_gateway and (gateway is not None or gateway_unencrypted):
+        raise typer.BadParameter("--no-gateway goes with no other option about the gateway.")
     arguments = {
         "endpoint": endpoint,
         "events_endpoint": events_endpoint,
@@ -123,6 +142,8 @@ def serve(
         "etcd_cert": etcd_cert,
         "etcd_key": etcd_key,
         "site_endpoint": site_endpoint,
+        "gateway": gateway,
+        "gateway_unencrypted": gateway_unencrypted,
         "log": log,
         "log_format": log_format,
     }
@@ -131,10 +152,11 @@ def serve(
     if settings.dir.is_dir():
         AccessFile(settings.access_path).read()  # a damaged one is refused before anything starts
     has_http = not no_http and _can_serve_http(settings, asks_for_http=asks_for_http, is_open=http_open)
+    has_gateway = bool(settings.site) and not no_gateway and _can_run_gateway(settings)
 
     failures: list[str] = []
     with ExitStack() as ending:
-        broker = _broker(settings, ending)
+        broker, membership = _broker(settings, ending)
         signals = Signals(broker.stop)
 
         def give_up(why: str) -> None:
@@ -142,10 +164,17 @@ def serve(
             broker.stop(why)
 
         ending.callback(broker.close)
-        ready = ReadyLine("broker", *(["http"] if has_http else []))
+        ready = ReadyLine("broker", *(["http"] if has_http else []), *(["gateway"] if has_gateway else []))
         web = None
         if has_http:
             web = _start_http(settings, broker, is_open=http_open, ready=ready, give_up=give_up, ending=ending)
+        gateway_process = (
+            _start_gateway(
+                settings, broker, announce=membership.set_gateway, ready=ready, give_up=give_up, ending=ending
+            )
+            if membership is not None and has_gateway
+            else None
+        )
         status = msgspec.structs.replace(
             BrokerStatus.of(settings, broker_id=broker.broker_id),
             endpoint=broker.local_endpoint,
@@ -154,7 +183,7 @@ def serve(
             server_key=broker.server_key,
             remote_endpoint=broker.endpoint if settings.curve else "",
         )
-        reloading = Reloading(settings, arguments, broker=broker, web=web, is_open=http_open)
+        reloading = Reloading(settings, arguments, broker=broker, web=web, gateway=gateway_process, is_open=http_open)
         signals.on_hangup(reloading.ask)
         ending.callback(reloading.close)
         broker.warm_up()
@@ -176,8 +205,8 @@ def serve(
         complain(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {stopped}")
 
 
-def _broker(settings: Settings, ending: ExitStack) -> "Broker":
-    """Return a broker on its own, with SQLite, or one that is a member of a site."""
+def _broker(settings: Settings, ending: ExitStack) -> "tuple[Broker, SiteMembership | None]":
+    """Return a broker on its own, with SQLite, or one that is a member of a site, and its membership."""
     from messagehub.broker.loop import Broker
 
     if not settings.site:
@@ -191,7 +220,7 @@ def _broker(settings: Settings, ending: ExitStack) -> "Broker":
         if not settings.database_path.exists() and (settings.dir / "http.token").exists():
             said = "%s is gone, though a hub ran there before: beginning with an empty registry"
             logging.getLogger("messagehub").warning(said, settings.database_path)
-        return Broker(settings, lambda: SQLiteStore(settings.database_path, sync=settings.store_sync))
+        return Broker(settings, lambda: SQLiteStore(settings.database_path, sync=settings.store_sync)), None
     try:
         from messagehub.cluster.membership import SiteMembership
     except ImportError as missing:
@@ -199,7 +228,7 @@ def _broker(settings: Settings, ending: ExitStack) -> "Broker":
         raise ConfigurationError(said) from None
     membership = SiteMembership(settings)
     ending.callback(membership.close)
-    return Broker(settings, membership.open_store, membership.member)
+    return Broker(settings, membership.open_store, membership.member), membership
 
 
 class ReadyLine:
@@ -278,6 +307,44 @@ def _start_http(
     ending.callback(web.stop)
     broker.add_counters(lambda: {"http_restarts": web.restarts})
     return web
+
+
+def _can_run_gateway(settings: Settings) -> bool:
+    from messagehub.cli.gateway_process import check_gateway, is_available
+
+    if is_available():
+        check_gateway(settings)
+        return True
+    if settings.gateway:
+        raise ConfigurationError("a gateway was asked for, and pyarrow is not installed with Arrow Flight")
+    logging.getLogger("messagehub").warning(
+        "no gateway: pyarrow is not installed with Arrow Flight, or say --no-gateway"
+    )
+    return False
+
+
+def _start_gateway(
+    settings: Settings,
+    broker: "Broker",
+    *,
+    announce: "Announce",
+    ready: ReadyLine,
+    give_up: Callable[[str], None],
+    ending: ExitStack,
+) -> "GatewayProcess":
+    from messagehub.cli.gateway_process import GatewayProcess
+
+    process = GatewayProcess(
+        settings,
+        announce=announce,
+        supervisor=broker.supervisor,
+        on_answer=partial(ready.has, "gateway"),
+        on_failure=give_up,
+        on_problem=partial(broker.note_problem, "gateway"),
+    )
+    ending.callback(process.stop)
+    broker.add_counters(lambda: {"gateway_restarts": process.restarts})
+    return process
 
 
 def _withdraw(status: "BrokerStatus", settings: Settings) -> None:

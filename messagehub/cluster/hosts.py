@@ -31,6 +31,11 @@ class HostEntry(msgspec.Struct, kw_only=True, frozen=True):
     endpoint: str
     key: str
     """The public key that it shows to other hubs, and that they show to it."""
+    gateway: str = ""
+    """Where its Arrow Flight gateway serves; empty while it has none."""
+    gateway_secret: str = ""
+    """What tokens for that gateway are signed with."""
+    gateway_certificate: str = ""
     version: str = ""
     revision: int = 0
     is_degraded: bool = False
@@ -51,6 +56,7 @@ class SiteHosts:
         self._lease = 0
         self._put_at = 0.0
         self._put: HostEntry | None = None
+        self._own_gateway: dict[str, str] = {}
         self._changed_at: dict[str, int] = {}
         """The revisions of etcd at which the entries were changed, as they were read last."""
 
@@ -69,8 +75,13 @@ class SiteHosts:
 
     def keep(self, *, revision: int, is_degraded: bool) -> None:
         """Renew the lease, and say how far this hub is. A lease that has run out is replaced by a new one."""
-        self.entry = msgspec.structs.replace(self.entry, revision=revision, is_degraded=is_degraded)
-        if monotonic() < self._put_at and is_degraded == (self._put or self.entry).is_degraded:
+        self.entry = msgspec.structs.replace(
+            self.entry, revision=revision, is_degraded=is_degraded, **self._own_gateway
+        )
+        written = self._put
+        if monotonic() < self._put_at and (
+            written is None or msgspec.structs.replace(written, revision=revision) == self.entry
+        ):
             return
         if self._lease:
             request = messages.LEASE_KEEP_ALIVE.request(ID=self._lease)
@@ -83,6 +94,10 @@ class SiteHosts:
             if not self._write(self._changed_at.get(self.entry.host, 0)):
                 return  # at the next turn
         self._put_at = monotonic() + self._ttl_seconds / 3
+
+    def set_gateway(self, location: str, *, secret: str, certificate: str) -> None:
+        """Say where the gateway of this host is, from the next `keep` on. Another thread may call this."""
+        self._own_gateway = {"gateway": location, "gateway_secret": secret, "gateway_certificate": certificate}
 
     def refresh(self) -> None:
         """Read who is there."""
@@ -109,6 +124,7 @@ class SiteHosts:
                     revision=entry.revision,
                     lag=max(newest - entry.revision, 0),
                     endpoint=entry.endpoint,
+                    gateway=entry.gateway,
                     version=entry.version,
                 )
             )

@@ -16,14 +16,26 @@ from time import monotonic
 import msgspec
 
 from messagehub.broker.persistence.restore import load_copy
-from messagehub.broker.site.link import Followed, HostsSeen, HubPath, Kind, LeaderSeen, Loaded, Lost, News, Status, Won
+from messagehub.broker.site.link import (
+    Followed,
+    Gateway,
+    HostsSeen,
+    HubPath,
+    Kind,
+    LeaderSeen,
+    Loaded,
+    Lost,
+    News,
+    Status,
+    Won,
+)
 from messagehub.broker.site.member import OLD_SECONDS, SiteMember
 from messagehub.cluster.connections import HubConnections, SiteLeader
 from messagehub.cluster.etcd_settings import etcd_access
 from messagehub.cluster.hosts import HostEntry, SiteHosts
 from messagehub.cluster.site_file import enter_directory, write_site_file
 from messagehub.cluster.transfer import is_half_imported
-from messagehub.errors import ConfigurationError, StoreError
+from messagehub.errors import ConfigurationError, GatewayUnavailable, StoreError
 from messagehub.runtime.supervision import Supervisor
 from messagehub.security.credentials import server_keys
 from messagehub.settings import Settings
@@ -138,6 +150,10 @@ class SiteMembership:
             self._preparing.join(STOP_SECONDS)
         self._closing.close()
 
+    def set_gateway(self, location: str, *, secret: str, certificate: str) -> None:
+        """Tell the other hubs where the gateway of this host is. Any thread may call this."""
+        self._hosts.set_gateway(location, secret=secret, certificate=certificate)
+
     # -- for the loop --------------------------------------------------------------------------------------
 
     def take(self) -> list[News]:
@@ -181,6 +197,15 @@ class SiteMembership:
             else each
             for each in hosts.listed(self._leader_host, newest)
         ]
+
+    def gateway(self, host: str) -> Gateway:
+        entry = self._hosts.seen.get(host)
+        if entry is None:
+            raise GatewayUnavailable(f"host {host!r} is no member of site {self.site!r}, or its hub is gone", host=host)
+        if not entry.gateway:
+            said = f"the hub of host {host!r} runs no Arrow Flight gateway, or has not started it yet"
+            raise GatewayUnavailable(said, host=host)
+        return Gateway(entry.gateway, entry.gateway_secret, entry.gateway_certificate)
 
     def age_seconds(self) -> float:
         watch = self._watch

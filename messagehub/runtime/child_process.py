@@ -1,8 +1,11 @@
-"""Python processes that belong to a hub: how they are started."""
+"""Python processes that belong to a hub: how they are started, and how they end with it."""
 
+import os
+import signal
 import sys
 from pathlib import Path
 
+_PR_SET_PDEATHSIG = 1
 _PACKAGES = str(Path(__file__).resolve().parents[2])
 
 
@@ -14,3 +17,12 @@ def module_command(module: str, *arguments: str) -> list[str]:
     """
     program = f"import sys; sys.path.append({_PACKAGES!r}); from {module} import main; main()"
     return [sys.executable, "-P", "-c", program, *arguments]
+
+
+def end_with_parent(parent: int, name: str) -> None:
+    """Have the kernel end this process at once when `serve` dies, since the next one wants its address."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before; who adopts its children need not be process 1
+        raise SystemExit(f"{name}: its hub is gone")

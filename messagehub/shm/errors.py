@@ -70,6 +70,16 @@ def _restored(kind: type[DataBlockError], message: str) -> DataBlockError:
     return error
 
 
+def restored(code: str, message: str) -> DataBlockError | None:
+    """Return the error of this code with a text that another process wrote; None of a code that is not of this file."""
+    kinds: list[type[DataBlockError]] = [DataBlockError]
+    for kind in kinds:
+        if kind.code == code and "code" in vars(kind):
+            return _restored(kind, message)
+        kinds += kind.__subclasses__()
+    return None
+
+
 class RingCoreMissing(DataBlockError):
     code = "RING_CORE_MISSING"
 
@@ -178,10 +188,12 @@ class NothingThere(DataBlockError):
 class BlockOnOtherHost(DataBlockError):
     code = "BLOCK_ON_OTHER_HOST"
 
-    def __init__(self, name: str, host: str, here: str) -> None:
+    def __init__(self, name: str, host: str, here: str, why: str = "") -> None:
+        """`why` says what keeps it from being read by Arrow Flight."""
         self.host = host
+        reason = f" It cannot be read from here: {why}." if why else ""
         super().__init__(
-            f"block {name} is in the memory of host {host!r}, this is {here!r}. Read it there, "
+            f"block {name} is in the memory of host {host!r}, this is {here!r}.{reason} Read it there, "
             "or let the producer and its readers run on one host."
         )
 

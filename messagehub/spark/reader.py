@@ -2,7 +2,7 @@
 
 Rule 1: the generation is chosen once, when the read is planned; its tasks open that one and no other. It stays for
 the grace time of its retention after it is superseded, and as long as a task holds it.
-Rule 2: a block is read where its memory is.
+Rule 2: a block is read where its memory is; a task on another host of the site gets it through the gateway there.
 Rule 3: partitions are as large as Spark makes those of files, so that many small appends do not become many tasks.
 """
 
@@ -15,18 +15,23 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from messagehub.shm.errors import BlockOnOtherHost, NothingThere, TableMissing
+from messagehub.shm.errors import NothingThere, TableMissing
 from messagehub.shm.identity import host
 from messagehub.shm.tables.manifests import Part
 from messagehub.shm.tables.snapshot import Snapshot, whole_part
 from messagehub.spark.channels import generation_gone, newest_snapshot, schema_of
+from messagehub.spark.hubs import hub_of
 from messagehub.spark.options import Options
 from messagehub.spark.schema_mapping import check_columns, conform, read_schema
 from messagehub.spark.tracebacks import messages_only
+from registry import commands, replies
 
 BATCH_ROWS = 65_536
 OPEN_BYTES = 4 << 20
 """So many bytes could be read in the time that opening a block takes, as `spark.sql.files.openCostInBytes`."""
+
+ROW_BYTES = 1024
+"""For the time that a block of another host may take: few rows are longer."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,8 @@ def partitions_of(
 def _batches(options: Options, partition: Shares) -> Iterator[pa.RecordBatch]:
     here = host()
     if partition.host != here:
-        raise BlockOnOtherHost(partition.shares[0].name, partition.host, here)
+        yield from _fetched(options, partition)
+        return
     tables = options.tables()
     if partition.planned_on != here:  # the manifest is on another host; the blocks are here
         for share in partition.shares:
@@ -125,3 +131,28 @@ def _batches(options: Options, partition: Shares) -> Iterator[pa.RecordBatch]:
         for share in partition.shares:
             table = snapshot.part(share.index)
             yield from table.slice(share.offset, share.rows).to_batches(max_chunksize=BATCH_ROWS)
+
+
+def _fetched(options: Options, partition: Shares) -> Iterator[pa.RecordBatch]:
+    """Give the rows of blocks that are on another host; BlockOnOtherHost where its gateway cannot be reached."""
+    from messagehub.flight.client import Gateways
+    from messagehub.flight.messages import FlightTicket
+
+    with hub_of(options) as hub:
+
+        def ask(channel: str, at: str, timeout: float) -> replies.GatewayFound:
+            found = hub.ask(commands.RequestGateway(channel=channel, host=at), timeout=timeout)
+            assert isinstance(found, replies.GatewayFound)
+            return found
+
+        gateways = Gateways(ask)
+        try:
+            for share in partition.shares:
+                ticket = FlightTicket(channel=options.channel, kind="table", part=share.name)
+                size = share.part_rows * ROW_BYTES
+                table = gateways.table(ticket, partition.host, share.name, rows=share.part_rows, size_bytes=size)
+                yield from table.slice(share.offset, share.rows).to_batches(max_chunksize=BATCH_ROWS)
+        except NothingThere:
+            raise generation_gone(options, partition.generation) from None
+        finally:
+            gateways.close()

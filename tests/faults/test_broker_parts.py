@@ -84,7 +84,7 @@ def test_threads_of_http_and_of_reloading_that_fail_are_counted_and_go_on(
         )
         ending.callback(web.stop)
         monkeypatch.setattr(Settings, "load", load)
-        reloading = Reloading(settings, {}, broker=broker, web=web, is_open=True)
+        reloading = Reloading(settings, {}, broker=broker, web=web, gateway=None, is_open=True)
         ending.callback(reloading.close)
         reloading.ask()
         assert failed.wait(PATIENCE_SECONDS)

@@ -115,6 +115,7 @@ ELSEWHERE = {
     "CONFIGURATION_ERROR": "settings",
     "DATA_LOST": "consumers",
     "FORBIDDEN": "rights, in tests/access",
+    "GATEWAY_UNAVAILABLE": "the hubs of a site, in tests/site/test_gateway.py",
     "HANDLER_FAILED": "services",
     "INTERNAL_ERROR": "decoding of replies, and defects",
     "MAILBOX_CLOSED": "services",

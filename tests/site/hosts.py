@@ -6,11 +6,15 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from messagehub import MessageHub
 from tests import preloaded
 from tests.integration.harness import PATIENCE_SECONDS, Message, Peer, end_at_once, eventually
 
@@ -32,7 +36,7 @@ class SiteHub:
         }
         self._command = [
             *(sys.executable, "-m", "messagehub", "serve", "--dir", str(self.dir), "--site", site, "--etcd", url),
-            *("--site-endpoint", "tcp://127.0.0.1:0", *(arguments or ("--no-http",))),
+            *("--site-endpoint", "tcp://127.0.0.1:0", *(arguments or ("--no-http", "--no-gateway"))),
         ]
         self.start()
 
@@ -118,3 +122,101 @@ def site(directory: Path, url: str, *names: str, **settings: Any) -> Iterator[Si
         yield started
     finally:
         started.close()
+
+
+@contextlib.contextmanager
+def on(hub: SiteHub) -> Iterator[MessageHub]:
+    """A client on the host of a hub."""
+    with pytest.MonkeyPatch.context() as patch:
+        for key in ("MESSAGEHUB_HOST", "MESSAGEHUB_DOMAIN"):
+            patch.setenv(key, hub.environment[key])
+        with MessageHub(dir=hub.dir) as client:
+            yield client
+
+
+def gateway_of(hub: SiteHub, name: str) -> str:
+    """The address of a host's gateway, as a hub knows it."""
+
+    def found() -> str | None:
+        listed = {each["host"]: each for each in hub.hosts()["hosts"]}
+        return listed[name]["gateway"] or None if name in listed else None
+
+    return eventually(found)
+
+
+def gateway_pid(hub: SiteHub) -> int:
+    found = subprocess.run(
+        ["pgrep", "-P", str(hub.process.pid), "-f", "messagehub.cluster.gateway"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    return int(found.stdout.split()[0]) if found.stdout.split() else 0
+
+
+class Elsewhere:
+    """A process on the host of a hub that does as it is told: `hub` is its client there."""
+
+    PROGRAM = """
+import json, sys, time
+import numpy as np, pyarrow as pa
+from messagehub import MessageHub
+hub = MessageHub(dir=sys.argv[1])
+names = dict(hub=hub, np=np, pa=pa, time=time)
+for line in sys.stdin:
+    try:
+        exec(json.loads(line), names)
+        said = "done"
+    except Exception as error:
+        said = repr(error)
+    print(json.dumps(said), flush=True)
+hub.close()
+"""
+
+    def __init__(self, hub: SiteHub) -> None:
+        self.process = preloaded.Popen(
+            [sys.executable, "-c", self.PROGRAM, str(hub.dir)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=hub.environment,
+        )
+
+    def do(self, code: str) -> None:
+        """Run the lines there, and fail if they do."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(json.dumps(textwrap.dedent(code)), file=self.process.stdin, flush=True)
+        said = self.process.stdout.readline()
+        assert said == '"done"\n', said
+
+    def kill(self) -> None:
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait(PATIENCE_SECONDS)
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.wait(PATIENCE_SECONDS)
+        self.process.stdout.close()
+
+
+@contextlib.contextmanager
+def process_on(hub: SiteHub) -> Iterator[Elsewhere]:
+    started = Elsewhere(hub)
+    try:
+        yield started
+    finally:
+        started.close()
+
+
+def producing(hub: MessageHub, channel: str, *names: str) -> None:
+    """Wait until a hub knows that a channel is produced on these hosts, and on no others."""
+
+    def hosts() -> set[str | None]:
+        found = hub.discover(channel)
+        return {producer.host for producer in found.producers} if found is not None else set()
+
+    eventually(lambda: hosts() == set(names))

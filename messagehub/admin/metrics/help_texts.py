@@ -36,6 +36,7 @@ COUNTERS = {
     "http_malformed": "HTTP connections that sent something that is not HTTP, or too many requests at once.",
     "http_open_bodies": "HTTP requests that were refused, because too many bodies arrived at once.",
     "http_rate_limited": "HTTP requests that were refused, because their caller sends too many a second.",
+    "gateway_restarts": "How often the process of the Arrow Flight gateway had to be started again.",
     "http_restarts": "How often the HTTP process had to be started again.",
     "http_slow_bodies": "HTTP requests that were ended, because their body did not arrive in time.",
     "http_slow_headers": "HTTP connections that were closed, because their headers did not arrive in time.",

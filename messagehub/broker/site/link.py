@@ -81,6 +81,16 @@ class HostsSeen(NamedTuple):
     alive: frozenset[str]
 
 
+class Gateway(NamedTuple):
+    """The Arrow Flight gateway of a host."""
+
+    location: str
+    secret: str
+    """What the tokens for it are signed with."""
+    certificate: str
+    """The chain that it shows, in PEM form; empty without encryption."""
+
+
 News = Loaded | Followed | Won | Lost | LeaderSeen | Answered | Asked | HostsSeen
 
 
@@ -113,6 +123,9 @@ class SiteLink(Protocol):
 
     def hosts(self) -> list[SiteHost]:
         """Return the hosts of the site as they were seen last."""
+
+    def gateway(self, host: str) -> Gateway:
+        """Return the gateway of a host; raise GatewayUnavailable where there is none, or the host is lost."""
 
     def age_seconds(self) -> float:
         """Return for how long nothing has confirmed that the copy is all there is."""

@@ -23,6 +23,7 @@ from messagehub.broker.persistence.stored_registry import StoredRegistry
 from messagehub.broker.request_queue import Request
 from messagehub.broker.site import link as site_link
 from messagehub.broker.site.forwarding import MOST_WAITING, Forwarded, ForwardedRequests
+from messagehub.broker.site.host_answers import HostAnswers
 from messagehub.broker.site.host_reports import OwnHost, apply_report
 from messagehub.broker.site.link import HubPath, SiteLink
 from messagehub.broker.site.registry_copy import RegistryCopy
@@ -75,7 +76,9 @@ class SiteMember:
         self.own_host = OwnHost(lambda: stored.registry, self._link.host, self._ask_leader)
         self._copy = RegistryCopy(parts, stored, self.view)
         self._follow()
-        parts.answers.replace({commands.KeepTopic: _refuse_topic, commands.ListHosts: self._list_hosts})
+        hosts = HostAnswers(self._link, parts.access_control, lambda: self.role)
+        parts.answers.replace({commands.KeepTopic: _refuse_topic})
+        parts.answers.replace({commands.ListHosts: hosts.list, commands.RequestGateway: hosts.gateway})
         parts.stats.add(lambda: {"forwarded_commands": self._forwarded.count, "site_loads": self._copy.loads})
         parts.stats.add_gauges(self._gauges)
         parts.requests.answer_by(HubPath, self._answer_hub)
@@ -409,17 +412,6 @@ class SiteMember:
             if happened:
                 log.warning("host %s is lost: its members end with its lease", host)
                 self._stored.record(happened)
-
-    def _list_hosts(self, request: Request, registry: Registry, now: float) -> Answer:  # noqa: ARG002  one signature
-        reply = replies.HostList(
-            site=self._link.site,
-            host=self._link.host,
-            role="leader" if self.role == "leader" else "follower",
-            hosts=self._link.hosts(),
-            age_seconds=round(self._link.age_seconds(), 3),
-            revision=registry.revision,
-        )
-        return reply, []
 
     def _gauges(self) -> dict[str, int]:
         hosts = self._hosts

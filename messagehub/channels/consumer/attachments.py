@@ -16,15 +16,16 @@ import logging
 import os
 import time
 from collections.abc import Iterable, Set
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from messagehub.channels.consumer.consumer_options import ConsumerOptions
+from messagehub.channels.consumer.directory_watch import DirectoryWatch
+from messagehub.channels.consumer.elsewhere import Elsewhere
 from messagehub.channels.consumer.group_mates import GroupMate
 from messagehub.channels.consumer.start import Positions
-from messagehub.shm import inotify
+from messagehub.channels.items import AnyRing
 from messagehub.shm.channel_directory.cleaning import LINGER_SECONDS
-from messagehub.shm.channel_directory.directory import CHANNEL_LOCK, Directory
-from messagehub.shm.channel_directory.entries import is_about_members
+from messagehub.shm.channel_directory.directory import Directory
 from messagehub.shm.errors import DataBlockError, NothingThere, PositionUnknown
 from messagehub.shm.layout import Header
 from messagehub.shm.locks import open_files_limited
@@ -40,7 +41,6 @@ SOON_SECONDS = 0.005
 MOST_SECONDS = 0.25
 UNWATCHED_SECONDS = 0.25
 TELL_SECONDS = 5.0  # so long a member waits for its group before it says so
-_NEWS = inotify.MOVED_TO | inotify.CLOSE_WRITE | inotify.CREATE | inotify.DELETE
 
 
 class _Noted(NamedTuple):
@@ -51,12 +51,14 @@ class _Noted(NamedTuple):
 
 
 class Attachments:
-    def __init__(self, directory: Directory, options: ConsumerOptions, readable: Set[str]) -> None:
+    def __init__(
+        self, directory: Directory, options: ConsumerOptions, readable: Set[str], elsewhere: Elsewhere
+    ) -> None:
         """What is in the directory now counts as having been there before the consumer.
 
         `readable` are the hashes of schemas that the consumer can read, and grows; while it is empty, any can be read.
         """
-        self.readers: list[RingReader] = []
+        self.readers: list[AnyRing] = []
         self.has_met_any = False
         self.has_tables = False
         self.schema: Any = None  # of the ring that was attached last
@@ -67,6 +69,7 @@ class Attachments:
         self._channel = channel = options.channel
         self._options = options
         self._readable = readable
+        self._elsewhere = elsewhere
         self._is_waited_for = options.lossless
         self._left: dict[str, Position] = {}
         self._gone_at: dict[str, float] = {}
@@ -81,16 +84,13 @@ class Attachments:
         self._has_told_of_wait = False
         self._wait_seconds = SOON_SECONDS
         self._assignment: replies.Assignment | None = None
-        self._news = inotify.Inotify()
-        self._is_watched = False
-        self._is_parent_watched = False
-        self._watched_tables = False
+        self._watch = DirectoryWatch(directory, channel)
         try:
             alive, dead = self._directory_rings()
             for path in dict.fromkeys([*alive, *dead, directory.exclusive_block(channel)]):
                 self._note(path)
         except BaseException:
-            self._news.close()
+            self._watch.close()
             raise
 
     def has_ended(self, *, follow: bool) -> bool:
@@ -107,13 +107,18 @@ class Attachments:
         left = {position.block_id: position for position in self._left.values()}
         return left | {reader.header.block_id: reader.position for reader in self.readers}
 
+    @property
+    def sources(self) -> dict[str, Literal["shm", "flight"]]:
+        return {
+            reader.header.block_id: "shm" if isinstance(reader, RingReader) else "flight" for reader in self.readers
+        }
+
     def has_news(self) -> bool:
         """Whether what the kernel told is about producers or tables; everything told so far is forgotten."""
-        told = [self._is_news(happened) for happened in self._news.read()]
-        return any(told)
+        return self._watch.has_news()
 
     def news_fds(self) -> list[int]:
-        return [self._news.fileno()] if self._is_watched or self._is_parent_watched else []
+        return self._watch.fds()
 
     def is_left_to_group(self) -> bool:
         """Whether rings of a channel that has ended hold what this member's group has not done."""
@@ -155,9 +160,11 @@ class Attachments:
         self._is_group_done = self._options.group is None  # until it is known
         if self.look_at is not None:
             self.look_at = time.monotonic() + MOST_SECONDS  # also if attaching is refused: nobody looks without a pause
-        self._watch()
+        self._watch.look()
         alive, waiting = self._directory_rings()
         listed = [*alive, *waiting, self._directory.exclusive_block(self._channel)]
+        if not self._elsewhere.is_also_here:
+            alive, waiting, listed = [], [], []  # a ring of that name here is not what is produced now
         told = [path for path in told if path not in listed]
         is_first = not self._has_looked
         if is_first:
@@ -167,20 +174,29 @@ class Attachments:
         paths = dict.fromkeys([*listed, *told])
         held = {reader.path for reader in self.readers}
         missing = [path for path in paths if path not in held and not self._attach(path)]
+        self._attach_elsewhere(is_first=is_first)
         self._let_go_of_the_dead()
         if is_first:
             self._tell_of_lost_position()
-        self._is_producing = bool(alive)
+        self._is_producing = bool(alive) or self._elsewhere.is_producing()
         awaited = 0 if self._is_producing else self._awaited(paths)
         self._is_group_done = self._options.group is None or not (self._is_producing or awaited)
         if self._is_group_done:
             self._close_spent()
         self._tell_of_wait(awaited)
         self.is_listed |= bool(alive or waiting)
-        self.has_tables = os.path.isdir(self._directory.tables_path(self._channel))
+        here = os.path.isdir(self._directory.tables_path(self._channel))
+        self.has_tables = here or self._elsewhere.has_tables()
         self._schedule(is_waiting=awaited > 0 or any(path in alive for path in missing))
 
-    def ended(self, reader: RingReader) -> None:
+    def failed(self, reader: AnyRing) -> None:
+        """It is on another host, and nothing more comes from there."""
+        if not isinstance(reader, RingReader) and reader in self.readers:
+            self.readers.remove(reader)
+            self._elsewhere.failed(reader)
+            self._left[reader.path] = reader.position
+
+    def ended(self, reader: AnyRing) -> None:
         """Its producer ended it and everything was read."""
         position = reader.position
         if reader.is_replaced():  # for a group too, whose members have not read all of its numbers
@@ -188,15 +204,17 @@ class Attachments:
         self._left[reader.path] = position
         self._has_seen_end |= not self._was_over(position.block_id, position.epoch)
         self.readers.remove(reader)
-        if self._options.group is None:
+        if not isinstance(reader, RingReader):
+            self._elsewhere.ended(reader)
+        elif self._options.group is None:
             reader.close()
         else:
             self._spent[reader.path] = reader
 
     def close(self) -> None:
         self._close_readers()
-        self._news.close()
-        self._is_watched = self._is_parent_watched = False
+        self._elsewhere.close()
+        self._watch.close()
 
     # -- inside --------------------------------------------------------------------------------------------
 
@@ -244,6 +262,17 @@ class Attachments:
         self._left.pop(path, None)
         self.has_met_any = True
         return True
+
+    def _attach_elsewhere(self, *, is_first: bool) -> None:
+        """Read too what was opened on other hosts."""
+        for ring in self._elsewhere.take(self._readable):
+            header = ring.header
+            if is_first:
+                self._noted[header.block_id] = _Noted(Position(*header.position), header.was_over)
+            self.readers.append(ring)
+            self.schema = ring.schema
+            self._left.pop(ring.path, None)
+            self.has_met_any = self.is_listed = True
 
     def _awaited(self, paths: Iterable[str]) -> int:
         """How many items are left, of rings that nobody writes, to others of the group or to nobody."""
@@ -370,41 +399,10 @@ class Attachments:
                 del self._gone_at[reader.path]
                 self._left[reader.path] = reader.position
                 self.readers.remove(reader)
-                reader.close()
-
-    def _watch(self) -> None:
-        """The channel's directory or, until there is one, the directory of all channels."""
-        if not self._is_watched:
-            self._is_watched = self._watch_channel() or (self._watch_parent() and self._watch_channel())
-        if self._is_watched and self._is_parent_watched:
-            self._news.unwatch(self._directory.path)
-            self._is_parent_watched = False
-        if self._is_watched and not self._watched_tables:
-            self._watched_tables = self._news.watch(self._directory.tables_path(self._channel), inotify.CREATE)
-
-    def _watch_channel(self) -> bool:
-        """A directory without its lock is about to be filled, or to go."""
-        path = self._directory.channel_path(self._channel)
-        return self._news.watch(path, _NEWS) and os.path.exists(os.path.join(path, CHANNEL_LOCK))
-
-    def _watch_parent(self) -> bool:
-        if not self._is_parent_watched:
-            try:
-                self._directory.make()
-            except DataBlockError:
-                return False  # not ours to make: look now and then
-            self._is_parent_watched = self._news.watch(self._directory.path, inotify.CREATE | inotify.MOVED_TO)
-        return self._is_parent_watched
-
-    def _is_news(self, happened: inotify.Happened) -> bool:
-        if happened.path == self._directory.path:
-            if happened.mask & inotify.IGNORED:
-                self._is_parent_watched = False
-            return happened.name == self._channel or not self._is_parent_watched
-        if _is_removal(happened):
-            self._is_watched = self._watched_tables = False  # the directory is gone, and may be made again
-            return True
-        return is_about_members(happened.name) or not happened.path
+                if isinstance(reader, RingReader):
+                    reader.close()
+                else:
+                    self._elsewhere.ended(reader)
 
     def _schedule(self, *, is_waiting: bool) -> None:
         """Return when to look again although nothing was reported."""
@@ -413,12 +411,7 @@ class Attachments:
             self._wait_seconds = min(2 * self._wait_seconds, MOST_SECONDS)
             return
         self._wait_seconds = SOON_SECONDS
-        if not (self._is_watched or self._is_parent_watched):
+        if not self._watch.is_open:
             self.look_at = time.monotonic() + UNWATCHED_SECONDS
         else:
             self.look_at = min(self._gone_at.values()) + LINGER_SECONDS if self._gone_at else None
-
-
-def _is_removal(news: inotify.Happened) -> bool:
-    """Whether the channel's directory goes: its lock goes just before it."""
-    return bool(news.mask & inotify.IGNORED or (news.name == CHANNEL_LOCK and news.mask & inotify.DELETE))

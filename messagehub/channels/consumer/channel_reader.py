@@ -16,9 +16,9 @@ from messagehub.channels.consumer.enrolment import Enrolment, Undecided
 from messagehub.channels.consumer.expected_schema import ExpectedSchema
 from messagehub.channels.consumer.fast_path import FastPath
 from messagehub.channels.consumer.start import Positions
-from messagehub.channels.items import LastRead, ReadItem, item_from, newest_of
+from messagehub.channels.items import AnyRing, LastRead, ReadItem, item_from, newest_of
 from messagehub.channels.table_generations import TableGenerations
-from messagehub.errors import DataLost
+from messagehub.errors import DataLost, HubError
 from messagehub.shm.errors import AssignmentChanged, MemberTaken, StreamEnded, UnexpectedSchema
 from messagehub.shm.rings.read_results import Gap, Item
 from messagehub.shm.rings.reader import RingReader
@@ -47,7 +47,7 @@ class ChannelReader:
         self._expected = expected
         self._share = share
         self._enrolment = enrolment
-        self._stash: tuple[RingReader, Item | Gap] | None = None  # taken while the rings were armed
+        self._stash: tuple[AnyRing, Item | Gap] | None = None  # taken while the rings were armed
         self._sequence = 0
         self._has_read = False
         self._has_told_of_loss = False
@@ -66,18 +66,19 @@ class ChannelReader:
     def settle(self, wake_fd: int) -> None:
         """Open the fast path, if this consumer has one, before the turn is given back. `wake_fd` ends a sleep."""
         fast_path, attached = self.fast_path, self._attached
+        only = attached.readers[0] if len(attached.readers) == 1 else None
         if (
-            len(attached.readers) == 1
+            isinstance(only, RingReader)
             and self._stash is None
             and self._has_read
             and not self._enrolment.has_news
             and self._expected.is_as_written
-            and attached.readers[0].follow(self.last)
+            and only.follow(self.last)
         ):
             may_sleep = self._options.follow and not (
                 attached.has_tables or attached.look_at is not None or self._enrolment.must_ask()
             )
-            fast_path.set(attached.readers[0], (wake_fd, *attached.news_fds()) if may_sleep else None)
+            fast_path.set(only, (wake_fd, *attached.news_fds()) if may_sleep else None)
         else:
             fast_path.set(None, None)
         fast_path.resume()
@@ -100,14 +101,14 @@ class ChannelReader:
             if isinstance(taken, Item):
                 self._sequence = taken.sequence
                 self.last.origin = taken.sequence, taken.written_ns, taken.producers
-                if self._is_member:
+                if self._is_member and isinstance(reader, RingReader):
                     self._share.unacknowledged = (reader, taken.sequence)
                 return True, self._expected.applied(taken.value)
             self._count(taken)
             if self._options.on_lag == "gap":
                 return True, taken
 
-    def _take(self) -> tuple[RingReader, Item | Gap] | None:
+    def _take(self) -> tuple[AnyRing, Item | Gap] | None:
         """Take from the rings in turn: a ring that was read goes to the end of the line."""
         if self._stash is not None:
             found, self._stash = self._stash, None
@@ -118,7 +119,7 @@ class ChannelReader:
         readers = self._attached.readers
         try:
             for place, reader in enumerate(readers):
-                taken = reader.take()
+                taken = self._taken(reader)
                 if taken is not None:
                     if len(readers) > 1:
                         readers.append(readers.pop(place))
@@ -126,6 +127,19 @@ class ChannelReader:
         except AssignmentChanged:
             share.supersede()
         return None
+
+    def _taken(self, reader: AnyRing) -> Item | Gap | None:
+        """Take from a ring. One of another host that breaks off is asked for again with the next look."""
+        try:
+            return reader.take()
+        except HubError:
+            self._let_go_of(reader)
+            raise
+
+    def _let_go_of(self, reader: AnyRing) -> None:
+        if not isinstance(reader, RingReader):
+            self._attached.failed(reader)
+            self._enrolment.doubt()
 
     def _next_table(self) -> tuple[bool, Any]:
         if not self._attached.has_tables:
@@ -182,6 +196,9 @@ class ChannelReader:
             except AssignmentChanged:
                 self._share.supersede()
                 return True
+            except HubError:
+                self._let_go_of(reader)
+                raise
             if taken is not None:
                 self._stash = (reader, taken)
                 return True

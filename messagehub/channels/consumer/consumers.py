@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 from messagehub.arguments import MOST_SECONDS, seconds
 from messagehub.channels.consumer.attachments import Attachments
@@ -19,12 +19,14 @@ from messagehub.channels.consumer.channel_reader import ChannelReader
 from messagehub.channels.consumer.consumer_options import ConsumerOptions
 from messagehub.channels.consumer.consumer_reading import ConsumerReading
 from messagehub.channels.consumer.consumer_share import ConsumerShare
+from messagehub.channels.consumer.elsewhere import Elsewhere
 from messagehub.channels.consumer.enrolment import Enrolment, RegistryCalls
 from messagehub.channels.consumer.expected_schema import ExpectedSchema
 from messagehub.channels.consumer.fast_path import FastPath
 from messagehub.channels.consumer.group_mates import GroupName
 from messagehub.channels.consumer.sleeping import WakeableSleep
 from messagehub.channels.consumer.start import Positions
+from messagehub.channels.gateways import GatewayAccess
 from messagehub.channels.items import ReadItem, item_from, producer_id_of
 from messagehub.channels.table_generations import TableGenerations
 from messagehub.client.registration import Registration
@@ -47,6 +49,7 @@ class Consumer(ClosedWhenForgotten):
         options: ConsumerOptions,
         directory: Directory,
         registry: RegistryCalls,
+        gateways: GatewayAccess,
         *,
         made_by: float,
         timeout: float,
@@ -67,7 +70,8 @@ class Consumer(ClosedWhenForgotten):
         expected = ExpectedSchema(
             channel, options.expected_schema_hash, options.expected_schema, registered=arrow_schema
         )
-        self._attached = attached = Attachments(directory, options, expected.readable)
+        elsewhere = Elsewhere(options, directory, gateways)
+        self._attached = attached = Attachments(directory, options, expected.readable, elsewhere)
         self._fast_path = FastPath()
         self._sleep = WakeableSleep(self._fast_path.disturb)
         self._share = ConsumerShare(channel, attached, renew=registry.renew, wake=self._sleep.wake)
@@ -78,13 +82,14 @@ class Consumer(ClosedWhenForgotten):
             expected,
             self._share,
             registry,
+            elsewhere,
             made_by=made_by,
             timeout=timeout,
             wake=self._sleep.wake,
         )
-        store = TableStore(directory.tables_path(channel))
+        store = TableStore(directory.tables_path(channel), elsewhere.fetch_parts)
         tables = TableGenerations(
-            store, options.start, expected, verify=options.verify, ask_again=self._enrolment.ask_again
+            store, elsewhere, options.start, expected, verify=options.verify, ask_again=self._enrolment.ask_again
         )
         self._reader = ChannelReader(options, attached, tables, expected, self._share, self._enrolment, self._fast_path)
         group = None if options.group is None else GroupName(directory.path, channel, options.group)
@@ -195,6 +200,11 @@ class Consumer(ClosedWhenForgotten):
     def source(self) -> Source | None:
         """Who knows of the channel: `broker`, `files` or `shm`; None until somebody does."""
         return self._enrolment.source
+
+    @property
+    def block_sources(self) -> dict[str, Literal["shm", "flight"]]:
+        """How each ring that is read now is read, by block id: from shared memory, or from another host."""
+        return self._attached.sources
 
     @property
     def sequence(self) -> int:

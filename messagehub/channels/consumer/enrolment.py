@@ -20,8 +20,8 @@ from messagehub.channels.consumer.attachments import Attachments
 from messagehub.channels.consumer.background_requests import BackgroundRequest, RunLater
 from messagehub.channels.consumer.consumer_options import ConsumerOptions
 from messagehub.channels.consumer.consumer_share import ConsumerShare, Renew
+from messagehub.channels.consumer.elsewhere import Elsewhere
 from messagehub.channels.consumer.expected_schema import ExpectedSchema
-from messagehub.channels.hosts import hosts_elsewhere
 from messagehub.client.registration import Registration
 from messagehub.discovery import Discovery, Source
 from messagehub.errors import BrokerRequired, ChannelNotFound, HubError, is_unable
@@ -49,6 +49,7 @@ class RegistryCalls(NamedTuple):
     can_read: Callable[[str, float], bool]
     renew: Renew
     run_later: RunLater
+    is_in_site: Callable[[], bool]
 
 
 class Enrolment:
@@ -60,6 +61,7 @@ class Enrolment:
         expected: ExpectedSchema,
         share: ConsumerShare,
         registry: RegistryCalls,
+        elsewhere: Elsewhere,
         *,
         made_by: float,
         timeout: float,
@@ -79,6 +81,7 @@ class Enrolment:
         self._expected = expected
         self._share = share
         self._registry = registry
+        self._elsewhere = elsewhere
         self._made_by: float | None = made_by
         self._timeout = timeout
         self._wake = wake
@@ -87,7 +90,6 @@ class Enrolment:
         self._readable: BackgroundRequest[bool] = BackgroundRequest(otherwise=False)
         self._refusal: HubError | None = None
         self._is_unsure = True  # where the channel is: ask
-        self._has_told_of_hosts = False
         self._is_closed = False
 
     def made(self) -> None:
@@ -107,10 +109,10 @@ class Enrolment:
         return self._where.is_asked and not self._where.is_answered
 
     def must_ask(self) -> bool:
-        """Nobody is asked while something is read: whatever changed elsewhere, it is what the consumer came for. And a
-        member of a group gets its share first: the others wait for it."""
+        """Nobody is asked while something is read, unless what came may be on another host of the site: the kernel
+        tells of this host alone. And a member of a group gets its share first: the others wait for it."""
         is_served = self.registration is not None and (self._share.is_open() or self._attached.readers)
-        return self._is_unsure and not is_served
+        return self._is_unsure and (not is_served or self._may_be_elsewhere())
 
     def update(self) -> None:
         """Take what was answered, and ask what is unsure. A refusal is raised until whoever is asked says otherwise."""
@@ -169,7 +171,9 @@ class Enrolment:
             found = self._registry.discover(self._seconds(ASK_SECONDS))
             if found is not None:
                 self._check_schema(found)
-                self._check_host(found)
+                self._elsewhere.prepare(found)
+            else:
+                self._elsewhere.clear()
         except BaseException:
             self._is_unsure = True  # and asked again, so that the next read says the same
             raise
@@ -180,7 +184,8 @@ class Enrolment:
             if self.registration is None and self._attached.is_left_to_group():
                 self._enrol("broker")
             return
-        blocks = (block for block in found.blocks if block.format != "manifest")
+        here = self._elsewhere.is_here
+        blocks = (block for block in found.blocks if block.format != "manifest" and here(block.host))
         self.told = [block_path(self._directory, block.shm_name) for block in blocks]
         if self.registration is not None:
             return
@@ -192,12 +197,8 @@ class Enrolment:
         if found.source != "broker" and not is_readable:
             raise self._expected.mismatch(found.schema_hash)
 
-    def _check_host(self, found: Discovery) -> None:
-        elsewhere = hosts_elsewhere(found, self._directory)
-        if elsewhere and not self._has_told_of_hosts:
-            self._has_told_of_hosts = True
-            channel, names = self._options.channel, ", ".join(elsewhere)
-            log.warning("channel %r is also produced on %s; what is here is read, that is not", channel, names)
+    def _may_be_elsewhere(self) -> bool:
+        return self._options.group is None and self._registry.is_in_site()
 
     # -- that it is read -----------------------------------------------------------------------------------
 

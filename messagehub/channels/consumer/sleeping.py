@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from messagehub.shm.locks import Descriptor
-from messagehub.shm.rings.reader import RingReader
-from messagehub.shm.rings.waiting import Sleeper
+from messagehub.shm.rings.waiting import Sleeper, Wakeable
 
 
 class WakeableSleep:
@@ -40,7 +39,7 @@ class WakeableSleep:
         if wake is not None and wake.fd >= 0:
             os.eventfd_write(wake.fd, 1)
 
-    def sleep(self, readers: Sequence[RingReader], until: float | None, news_fds: list[int]) -> set[int]:
+    def sleep(self, readers: Sequence[Wakeable], until: float | None, news_fds: list[int]) -> set[int]:
         """Sleep over armed readers until then (`time.monotonic()`); return which descriptors have news."""
         return self._sleeper.sleep(readers, until, [self._fd, *news_fds])
 
@@ -53,7 +52,7 @@ class WakeableSleep:
                 self._quiet_poll.register(fd, select.POLLIN)
         return self._fd >= 0 and not self._quiet_poll.poll(0)
 
-    async def sleep_async(self, readers: Sequence[RingReader], until: float | None, news_fds: list[int]) -> set[int]:
+    async def sleep_async(self, readers: Sequence[Wakeable], until: float | None, news_fds: list[int]) -> set[int]:
         """As `sleep`, in the running event loop."""
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()

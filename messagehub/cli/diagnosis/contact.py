@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from messagehub.cli.diagnosis import Finding
 from messagehub.cli.http_checks import TOKEN_NAME
@@ -13,8 +14,17 @@ from messagehub.cli.probe import hello_from
 from messagehub.cli.session import schema_mode
 from messagehub.display.values import duration
 from messagehub.errors import BrokerUnavailable, ConfigurationError, HubError, Unauthorized
+from messagehub.setting_checks import host_and_port
 from messagehub.settings import Settings, default_dir
 from messagehub.version import __version__
+from registry import commands, replies
+
+if TYPE_CHECKING:
+    from messagehub.hub import MessageHub
+
+GATEWAY_SECONDS = 2.0
+MOST_GATEWAYS = 32
+"""So many gateways are tried."""
 
 
 def check_broker(settings: Settings, *, is_held: bool) -> Iterator[Finding]:
@@ -94,6 +104,7 @@ def _check_health(settings: Settings, url: str | None) -> Iterator[Finding]:
     with MessageHub(settings) as hub:
         health = hub.health(timeout=settings.request_timeout_seconds)
         mode = schema_mode(hub) if health["status"] != "unavailable" else None
+        yield from _check_gateways(hub, settings.request_timeout_seconds)
     if mode not in (None, "READWRITE"):
         yield Finding(
             "schemas",
@@ -112,6 +123,7 @@ def _check_health(settings: Settings, url: str | None) -> Iterator[Finding]:
             yield _draining(url)
     for problem in problems:
         check = "http" if url is not None and url in problem else "broker"
+        check = "gateway" if problem.startswith("the gateway ") else check
         fix = "see the hub's log; it tries again by itself, so restart the hub only if this stays"
         yield Finding(check, "error", problem, fix)
     if health["status"] == "unavailable":
@@ -128,6 +140,32 @@ def _check_health(settings: Settings, url: str | None) -> Iterator[Finding]:
             "the broker serves reads only, because it could not write its database",
             "free disk space where its directory lies; it goes on by itself",
         )
+
+
+def _check_gateways(hub: "MessageHub", timeout: float) -> Iterator[Finding]:
+    """Whether the gateways of the site can be reached from here; nothing of a hub that is a member of none."""
+    try:
+        found = hub.ask(commands.ListHosts(), timeout=timeout)
+    except HubError:
+        return  # what is wrong with the broker is told elsewhere
+    if not isinstance(found, replies.HostList) or found.site is None:
+        return
+    fix = "open the port between the hosts, or start the hub there with --gateway HOST:PORT, an address that is reached"
+    for one in found.hosts[:MOST_GATEWAYS]:
+        if not one.gateway:
+            if one.health != "lost":
+                said = f"host {one.host} runs no gateway, so no other host can read its data"
+                yield Finding("gateway", "warning", said, "start its hub without --no-gateway")
+            continue
+        address = host_and_port(one.gateway.partition("://")[2])
+        assert address is not None
+        try:
+            socket.create_connection(address, GATEWAY_SECONDS).close()
+        except OSError as error:
+            said = f"the gateway of host {one.host} cannot be reached at {one.gateway}: {error}"
+            yield Finding("gateway", "error", said, fix)
+        else:
+            yield Finding("gateway", "ok", f"the gateway of host {one.host} answers at {one.gateway}")
 
 
 def _nobody_here(settings: Settings) -> Finding:

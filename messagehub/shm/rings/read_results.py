@@ -46,7 +46,7 @@ class Item:
     `written_ns` is the time of writing in nanoseconds since 1970; 0 in a block of an earlier version.
     """
 
-    __slots__ = ("_codec", "_shape", "buffer", "epoch", "producers", "sequence", "written_ns")
+    __slots__ = ("_codec", "buffer", "epoch", "producers", "sequence", "shape", "written_ns")
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Item:
         self.written_ns = written_ns
         self.producers = producers
         self._codec = codec
-        self._shape = shape
+        self.shape = shape
 
     @property
     def producer_id(self) -> str:
@@ -72,7 +72,7 @@ class Item:
 
     @property
     def value(self) -> Any:
-        return self._codec.decode(self.buffer, self._shape)
+        return self._codec.decode(self.buffer, self.shape)
 
 
 Start = Literal["oldest", "latest", "first"] | LastItems | Position

@@ -3,8 +3,15 @@
 import select
 import time
 from collections.abc import Sequence
+from typing import Protocol
 
-from messagehub.shm.rings.reader import RingReader
+
+class Wakeable(Protocol):
+    """A reader that is armed, and has descriptors that wake it."""
+
+    def wake_fds(self) -> list[int]: ...
+
+    def woken(self, fd: int) -> None: ...
 
 
 class Sleeper:
@@ -14,7 +21,7 @@ class Sleeper:
         self._fds: list[int] = []
         self._poll = select.poll()
 
-    def sleep(self, readers: Sequence[RingReader], deadline: float | None, also: Sequence[int]) -> set[int]:
+    def sleep(self, readers: Sequence[Wakeable], deadline: float | None, also: Sequence[int]) -> set[int]:
         """Sleep until an armed reader is woken, a descriptor of `also` is readable, or the deadline passes.
 
         The caller has shortened the deadline by the readers' `look_seconds`. Return the readable ones of `also`.

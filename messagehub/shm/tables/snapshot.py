@@ -1,7 +1,7 @@
 """A generation of a table as one reader sees it: whole, unchanging, zero-copy."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from messagehub.shm.errors import BlockOnOtherHost, PayloadDamaged, TableMissing
@@ -9,6 +9,9 @@ from messagehub.shm.identity import host
 from messagehub.shm.locks import Descriptor
 from messagehub.shm.tables.manifests import Manifest
 from messagehub.shm.tables.table_blocks import read_block
+
+FetchParts = Callable[[Manifest, bool], list[Any]]
+"""Give the parts of a generation in order, each from where it is; the second argument is `verify`."""
 
 
 def whole_part(path: str, rows: int, *, verify: bool = False) -> Any:
@@ -22,8 +25,10 @@ def whole_part(path: str, rows: int, *, verify: bool = False) -> Any:
 class Snapshot:
     """It holds its manifest's lock, so no part is removed before `close`. Tables that were read stay valid after it."""
 
-    def __init__(self, path: str, manifest: Manifest, lock: Descriptor) -> None:
+    def __init__(self, path: str, manifest: Manifest, lock: Descriptor, fetch: "FetchParts | None" = None) -> None:
+        """`fetch` gives all parts of a generation of which some are on other hosts."""
         self.manifest = manifest
+        self._fetch = fetch
         self._path = path
         self._lock = lock
 
@@ -46,13 +51,18 @@ class Snapshot:
         """Return all parts as one table, in order, without copying."""
         import pyarrow as pa
 
-        parts = list(self.parts(verify=verify))
+        is_here = all(part.host in ("", host()) for part in self.manifest.parts)
+        fetch = None if is_here else self._fetch
+        parts = list(self.parts(verify=verify)) if fetch is None else fetch(self.manifest, verify)
         if not parts:
             raise TableMissing(self._path, self.generation)
         try:
             return pa.concat_tables(parts)
         except pa.ArrowException as error:
             raise PayloadDamaged(self._path, error) from None
+
+    def schema(self) -> Any:
+        return self.table().schema
 
     def close(self) -> None:
         self._lock.close()

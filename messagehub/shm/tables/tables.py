@@ -35,7 +35,7 @@ from messagehub.shm.tables import manifests
 from messagehub.shm.tables.column_statistics import Collector
 from messagehub.shm.tables.manifests import Manifest, Part, Retention
 from messagehub.shm.tables.nulls import checked
-from messagehub.shm.tables.snapshot import Snapshot
+from messagehub.shm.tables.snapshot import FetchParts, Snapshot
 from messagehub.shm.tables.table_blocks import write_block
 
 _OWNED: Final = exclusive(OWNER)
@@ -48,8 +48,10 @@ MODES: Final = get_args(Mode)
 class TableStore:
     """The tables of one channel, in one directory."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, fetch: FetchParts | None = None) -> None:
+        """`fetch` is for readers of generations that have parts on other hosts."""
         self.path = path
+        self._fetch = fetch
 
     # --- reading
 
@@ -67,7 +69,7 @@ class TableStore:
                 wanted = known[-1]
             held = manifests.hold(self.path, wanted)
             if held is not None:
-                return Snapshot(self.path, *held)
+                return Snapshot(self.path, *held, self._fetch)
             if generation is not None:
                 break
         raise TableMissing(self.path, generation)

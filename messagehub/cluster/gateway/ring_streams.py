@@ -1,0 +1,141 @@
+"""A ring of this host as a stream of messages for one reader elsewhere.
+
+Rule 1: the ring is read as any consumer of this host reads it, and no faster than the peer takes it: a blocking
+producer waits for a lossless reader elsewhere too.
+Rule 2: every IDLE_SECONDS at least something is sent, so that a peer that left is noticed, and lets go of the ring.
+"""
+
+import struct
+from collections.abc import Iterator
+
+import msgspec
+import pyarrow as pa
+
+from messagehub.flight.messages import (
+    ALIGNMENT,
+    IDLE_SECONDS,
+    ITEM,
+    MESSAGE_BYTES,
+    MESSAGE_ITEMS,
+    RING_KEY,
+    FlightTicket,
+    RemoteRingState,
+    RingInfo,
+    start_of,
+)
+from messagehub.shm.channel_directory.ownership import is_written_by_others
+from messagehub.shm.errors import NothingThere, StreamEnded
+from messagehub.shm.layout import FLAT
+from messagehub.shm.payloads import codec_for
+from messagehub.shm.rings.read_results import Gap, Item, Position, Producers
+from messagehub.shm.rings.ring import open_reader, peek
+
+COLUMNS = pa.schema(
+    [pa.field("items", pa.binary(), nullable=False), pa.field("payload", pa.large_binary(), nullable=False)]
+)
+"""A message is one row: what is known of each item, packed (`ITEM`), and their bytes one after the other. Columns for
+each field would take more time than sending 64 KiB does."""
+Message = tuple[pa.RecordBatch, pa.Buffer]
+
+
+class RingStream:
+    def __init__(self, path: str, ticket: FlightTicket) -> None:
+        """Attach to the ring; raise NothingThere if it is not one of the ticket's channel."""
+        header, state = peek(path)
+        if header.channel != ticket.channel:
+            raise NothingThere(path)
+        self._ticket = ticket
+        self._reader = reader = open_reader(
+            path,
+            start=start_of(ticket, Position(header.block_id, state["epoch"], state["head"])),
+            lossless=ticket.lossless and not ticket.newest,
+            wait_for_writer=True,
+            verify=ticket.verify,
+            consumer_id=ticket.consumer_id,
+        )
+        self._producers: Producers = ((0, reader.header.producer_id),)
+        info = RingInfo(
+            block_id=reader.header.block_id,
+            channel=header.channel,
+            schema_hash=reader.header.schema_hash,
+            payload_format=int(reader.header.payload_format),
+            description=codec_for(reader.schema).description,
+            checks_cells=is_written_by_others(path),
+            position=(*reader.position,),
+            was_over=state["has_ended"] or not state["has_writer"],
+            state=self._state(),
+        )
+        self.schema = COLUMNS.with_metadata({RING_KEY: msgspec.json.encode(info)})
+
+    def messages(self) -> Iterator[Message]:
+        with self._reader as reader:
+            if self._ticket.newest:
+                item = reader.latest()
+                yield self._message([] if item is None else [item], has_ended=True)
+                return
+            while True:
+                try:
+                    found = reader.read(IDLE_SECONDS)
+                except StreamEnded:
+                    yield self._message([], has_ended=True)
+                    return
+                yield self._message([] if found is None else self._more(found))
+
+    def _more(self, first: Item | Gap) -> list[Item | Gap]:
+        """Return what can be had at once, up to a message."""
+        found, size = [first], _size(first)
+        while size < MESSAGE_BYTES and len(found) < MESSAGE_ITEMS:
+            taken = self._reader.take()
+            if taken is None:
+                break
+            found.append(taken)
+            size += _size(taken)
+        return found
+
+    def _message(self, found: list[Item | Gap], *, has_ended: bool = False) -> Message:
+        rows, chunks, end = list[bytes](), list[memoryview | bytes](), 0
+        for one in found:
+            if isinstance(one, Gap):
+                rows.append(ITEM.pack(one.first, one.last, 0, 0, *FLAT, 0, 0))
+                continue
+            self._producers = one.producers
+            view = memoryview(one.buffer)
+            size = view.nbytes
+            rows.append(ITEM.pack(one.sequence, 0, one.epoch, one.written_ns, *one.shape, size, end))
+            padding = -size % ALIGNMENT if len(found) > 1 else 0
+            chunks += [view, bytes(padding)] if padding else [view]
+            end += size + padding
+        batch = pa.RecordBatch.from_arrays(
+            [_cell(pa.binary(), "i", b"".join(rows)), _cell(pa.large_binary(), "q", _as_one(chunks))],
+            schema=self.schema,
+        )
+        return batch, pa.py_buffer(msgspec.json.encode(self._state(has_ended=has_ended)))
+
+    def _state(self, *, has_ended: bool = False) -> RemoteRingState:
+        reader = self._reader
+        return RemoteRingState(
+            head=reader.head,
+            epoch=reader.position.epoch,
+            is_alive=reader.is_writer_alive(),
+            is_replaced=reader.is_replaced(),
+            has_ended=has_ended,
+            producers=list(self._producers),
+        )
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+def _as_one(chunks: list[memoryview | bytes]) -> memoryview | bytes:
+    """Return the bytes together: one large item is sent from its slot, without a copy."""
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _cell(kind: pa.DataType, offset: str, content: memoryview | bytes) -> pa.Array:
+    """Return a column of one row that shares the memory of its bytes."""
+    data = pa.py_buffer(content)
+    return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(struct.pack(f"=2{offset}", 0, data.size)), data])
+
+
+def _size(one: Item | Gap) -> int:
+    return 0 if isinstance(one, Gap) else memoryview(one.buffer).nbytes

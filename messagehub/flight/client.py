@@ -1,0 +1,197 @@
+"""A hub's way to the gateways of other hosts: one connection a host, with a token of the own hub for each channel.
+
+Rule 1: the own hub says where a gateway is and gives the token; it has checked the right to consume the channel then.
+Rule 2: whatever keeps a host's data from being read is a BlockOnOtherHost that names both hosts and says why. What the
+gateway itself refuses is raised as it would be on its host.
+Rule 3: every call has a deadline, but for streams of rings: those have somebody who watches them (`remote_ring`).
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from messagehub.errors import Forbidden, GatewayUnavailable, HubError, Unauthorized, UnknownType, is_unable
+from messagehub.flight.messages import MANIFESTS, FlightTicket, error_from
+from messagehub.shm.errors import BlockOnOtherHost, PayloadDamaged
+from messagehub.shm.identity import host as this_host
+from messagehub.shm.tables.manifests import Manifest
+from registry import replies
+
+if TYPE_CHECKING:
+    from pyarrow import flight
+
+CALL_SECONDS = 5.0
+"""How long a gateway may take to answer, where no data is sent."""
+LEAST_BYTES_PER_SECOND = 1 << 20
+"""A table that comes more slowly is given up."""
+_RENEW_SHARE = 0.5
+_OPTIONS = [("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 100)]
+"""A connection that failed must not make the next one wait."""
+T = TypeVar("T")
+
+AskGateway = Callable[[str, str, float], replies.GatewayFound]
+"""Ask the own hub for the gateway of a host, to read a channel, within so many seconds."""
+
+
+class GatewayCall(NamedTuple):
+    """A connection, and what to send with a call of it."""
+
+    client: "flight.FlightClient"
+    location: str
+    token: str
+    renew_at: float
+
+    def options(self, seconds: float | None) -> "flight.FlightCallOptions":
+        from pyarrow import flight
+
+        headers = [(b"authorization", f"Bearer {self.token}".encode())]
+        return flight.FlightCallOptions(timeout=seconds, headers=headers)
+
+
+class Gateways:
+    """Any thread may use it."""
+
+    def __init__(self, ask: AskGateway) -> None:
+        self._ask = ask
+        self._changing = threading.Lock()
+        self._clients: dict[tuple[str, str], flight.FlightClient] = {}
+        self._calls: dict[tuple[str, str], GatewayCall] = {}
+
+    # -- tables --------------------------------------------------------------------------------------------
+
+    def manifests(self, channel: str, host: str) -> list[Manifest]:
+        """Return the generations of a channel's table on that host, oldest first."""
+
+        def ask(call: GatewayCall) -> list[Manifest]:
+            from pyarrow import flight
+
+            body = FlightTicket(channel=channel).to_bytes()
+            found = call.client.do_action(flight.Action(MANIFESTS, body), call.options(CALL_SECONDS))
+            return [Manifest.from_json(each.body.to_pybytes(), f"{host}:{channel}") for each in found]
+
+        return self.call(channel, host, channel, ask)
+
+    def table(self, ticket: FlightTicket, host: str, name: str, *, rows: int, size_bytes: int) -> Any:
+        """Return a table or a part of one; refuse one whose manifest says another number of rows."""
+        seconds = CALL_SECONDS + size_bytes / LEAST_BYTES_PER_SECOND
+        found = self.call(
+            ticket.channel, host, name, lambda call: open_stream(call, ticket, seconds=seconds).read_all()
+        )
+        if found.num_rows != rows:
+            raise PayloadDamaged(name, f"{found.num_rows} rows came, and its manifest says {rows}")
+        return found
+
+    def schema(self, ticket: FlightTicket, host: str, name: str) -> Any:
+        """Return the Arrow schema of a table without its data."""
+
+        def ask(call: GatewayCall) -> Any:
+            stream = open_stream(call, ticket, seconds=CALL_SECONDS)
+            found = stream.schema
+            stream.cancel()
+            return found
+
+        return self.call(ticket.channel, host, name, ask)
+
+    # -- calls ---------------------------------------------------------------------------------------------
+
+    def call(self, channel: str, host: str, name: str, use: Callable[[GatewayCall], T]) -> T:
+        """Call the gateway of a host about a channel. `name` is what is read there, for errors.
+
+        A connection and a token that were used before may be of a gateway that is gone: then it is tried once more.
+        """
+        from pyarrow import ArrowException
+
+        was_known = (host, channel) in self._calls
+        try:
+            return use(self._call(channel, host))
+        except (GatewayUnavailable, UnknownType) as error:
+            raise BlockOnOtherHost(name, host, this_host(), error.message) from error
+        except (ArrowException, OSError) as error:
+            self.forget(channel, host)
+            told = error_from(getattr(error, "extra_info", None) or b"")
+            if told is not None and not isinstance(told, Unauthorized):
+                raise told from None
+            if was_known:
+                return self.call(channel, host, name, use)
+            why = told.message if told is not None else _reason(error)
+            raise BlockOnOtherHost(name, host, this_host(), f"its gateway does not answer: {why}") from None
+        except HubError as error:
+            if isinstance(error, Forbidden) or not is_unable(error):
+                raise
+            said = f"the hub of this host does not say where its gateway is: {error.message}"
+            raise BlockOnOtherHost(name, host, this_host(), said) from error
+
+    def forget(self, channel: str, host: str) -> None:
+        """Ask the own hub again before the next call."""
+        with self._changing:
+            call = self._calls.pop((host, channel), None)
+            if call is not None:
+                self._clients.pop((host, call.location), None)
+
+    def close(self) -> None:
+        with self._changing:
+            clients = list(self._clients.values())
+            self._clients, self._calls = {}, {}
+        for client in clients:
+            client.close()
+
+    def abandon(self) -> None:
+        """In a forked child: connections are the parent's, and gRPC must not even free them here."""
+        _of_parent.extend(self._clients.values())
+        _of_parent.extend(self._calls.values())
+
+    def _call(self, channel: str, host: str) -> GatewayCall:
+        known = self._calls.get((host, channel))
+        if known is not None and time.monotonic() < known.renew_at:
+            return known
+        found = self._ask(channel, host, CALL_SECONDS)
+        with self._changing:
+            client = self._clients.get((host, found.location))
+            if client is None:
+                client = self._clients[host, found.location] = _connected(found)
+            renew_at = time.monotonic() + _RENEW_SHARE * found.valid_seconds
+            call = self._calls[host, channel] = GatewayCall(client, found.location, found.token, renew_at)
+        return call
+
+
+_of_parent: list[object] = []
+_FORKED = (
+    "this process was forked from one that had read data of other hosts, and gRPC does not work in such a child; read"
+    " it in the parent, or start the process anew (multiprocessing's spawn)"
+)
+
+
+class _GrpcOwner:
+    """Which process has used gRPC: its threads are not in a child that is forked later."""
+
+    pid: int | None = None
+
+    def enter(self) -> None:
+        if self.pid not in (None, os.getpid()):
+            raise GatewayUnavailable(_FORKED)
+        self.pid = os.getpid()
+
+
+_grpc_owner = _GrpcOwner()
+
+
+def open_stream(call: GatewayCall, ticket: FlightTicket, *, seconds: float | None) -> "flight.FlightStreamReader":
+    from pyarrow import flight
+
+    return call.client.do_get(flight.Ticket(ticket.to_bytes()), call.options(seconds))
+
+
+def _connected(found: replies.GatewayFound) -> "flight.FlightClient":
+    from pyarrow import flight
+
+    _grpc_owner.enter()
+    roots = {"tls_root_certs": found.certificate} if found.certificate else {}
+    return flight.FlightClient(found.location, generic_options=_OPTIONS, **roots)
+
+
+def _reason(error: Exception) -> str:
+    """Return the first sentence of what gRPC says: the rest is for whoever debugs it."""
+    said = str(error).partition(". gRPC client debug context")[0]
+    return said.removeprefix("Flight returned unavailable error, with message: ")[:300]

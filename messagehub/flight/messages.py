@@ -1,0 +1,150 @@
+"""What a gateway is asked for, and what it says of a ring. Tickets and metadata are JSON, so that any client can write
+them.
+
+Rule: items travel as the bytes that are in their slots, several small ones to a message. So the reader decodes them
+with the codec that readers on their own host use, and gets the same values.
+"""
+
+import struct
+from typing import Any, Literal, cast
+
+import msgspec
+
+from messagehub.errors import HubError, MalformedRequest, from_wire
+from messagehub.shm.errors import restored
+from messagehub.shm.rings.read_results import LastItems, Position, Start
+from registry.decoding import decodable
+
+Kind = Literal["auto", "table", "items", "ring"]
+RING_KEY = b"messagehub.ring"
+"""Where the metadata of a stream's schema has the `RingInfo`."""
+MANIFESTS = "manifests"
+"""The action that gives the manifests of a channel's tables, oldest first."""
+MESSAGE_BYTES = 256 << 10
+"""How many bytes of small items are sent in one message."""
+MESSAGE_ITEMS = 1024
+ALIGNMENT = 64
+"""Where items begin in a message, so that arrays can be read in place."""
+ITEM = struct.Struct("=10Q")
+"""What is known of an item: sequence, last lost sequence (of a gap, else 0), epoch, nanoseconds since 1970, shape (4),
+length, and where it begins in the payload."""
+IDLE_SECONDS = 1.0
+"""So often a stream of a ring says that it goes on while nothing is written."""
+
+
+@decodable
+class FlightTicket(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """What `DoGet` gives. With the channel alone: the newest table or, without one, what is in the rings."""
+
+    channel: str
+    kind: Kind = "auto"
+    generation: int | None = None
+    """Of a table; the newest without one."""
+    part: str | None = None
+    """One part of a table, by its name; all of them without one."""
+    block: str | None = None
+    """A ring, by its name in shared memory."""
+    start: str | int | list[str | int] = "oldest"
+    """Where to begin: `oldest`, `latest`, `first`, -N for the last N, or a position."""
+    positions: dict[str, list[str | int]] = {}
+    """Where to begin in rings of these ids, whatever `start` says."""
+    follow: bool = False
+    """Whether items go on as they are written."""
+    lossless: bool = True
+    verify: bool = False
+    newest: bool = False
+    """Of a ring: only its newest item."""
+    consumer_id: str = ""
+
+    def to_bytes(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def of(cls, content: bytes) -> "FlightTicket":
+        try:
+            return msgspec.json.decode(content, type=cls)
+        except msgspec.DecodeError as error:
+            raise MalformedRequest(
+                f'a ticket is JSON such as {{"channel": "NAME"}}, and GetFlightInfo gives one; this one is not: {error}'
+            ) from None
+
+
+@decodable
+class RemoteRingState(msgspec.Struct, kw_only=True, frozen=True):
+    """What changes about a ring, sent with every message."""
+
+    head: int
+    epoch: int
+    is_alive: bool
+    """Whether somebody writes it."""
+    is_replaced: bool = False
+    has_ended: bool = False
+    """Whether its producer ended it, and this is the last message."""
+    producers: list[tuple[int, str]] = []
+
+
+@decodable
+class RingInfo(msgspec.Struct, kw_only=True, frozen=True):
+    """What a reader of a ring on another host has to know before the first item."""
+
+    block_id: str
+    channel: str
+    schema_hash: str
+    payload_format: int
+    description: bytes
+    checks_cells: bool
+    position: tuple[str, int, int]
+    """Where reading begins."""
+    was_over: bool
+    """Whether its producer had ended it, or died, before this reader came."""
+    state: RemoteRingState
+
+
+def start_of(ticket: FlightTicket, end: Position) -> Start:
+    """Return where a ring is to be read from; `end` is where it ends now."""
+    start = ticket.positions.get(end.block_id, ticket.start)
+    if isinstance(start, list):
+        return _position(start)
+    if isinstance(start, int):
+        if start >= 0:
+            raise MalformedRequest(f"a number as `start` is negative, for the last items: -10, not {start}")
+        return LastItems(-start, end)
+    if start not in ("oldest", "latest", "first"):
+        raise MalformedRequest(f"a ring cannot be read from {start!r:.100}")
+    return cast(Start, start)
+
+
+def with_start(ticket: FlightTicket, start: Position) -> FlightTicket:
+    return msgspec.structs.replace(ticket, start=list(start))
+
+
+def _position(given: list[str | int]) -> Position:
+    if len(given) == 3 and isinstance(given[0], str) and isinstance(given[1], int) and isinstance(given[2], int):
+        return Position(given[0], given[1], given[2])
+    raise MalformedRequest(f"a position is [block id, epoch, sequence], not {given!r:.100}")
+
+
+@decodable
+class ToldError(msgspec.Struct, kw_only=True):
+    code: str
+    message: str
+    retryable: bool = False
+    details: dict[str, Any] = {}
+
+
+def error_bytes(error: HubError) -> bytes:
+    details = {name: value for name, value in error.details.items() if isinstance(value, str | int | float | None)}
+    return msgspec.json.encode(
+        ToldError(code=error.code, message=error.message, retryable=error.retryable, details=details)
+    )
+
+
+def error_from(extra: bytes) -> HubError | None:
+    """Return the error that a gateway told, or None if it told none that can be read."""
+    try:
+        told = msgspec.json.decode(extra, type=ToldError)
+    except msgspec.DecodeError:
+        return None
+    return restored(told.code, told.message) or from_wire(
+        told.code, told.message, told.details, retryable=told.retryable
+    )

@@ -1,0 +1,378 @@
+"""A ring on another host as its consumer here reads it: the same methods as those of `RingReader` that consumers use.
+
+Rule 1: a thread takes messages from the gateway, up to QUEUED_BYTES ahead of the reader. Then it waits, and so do gRPC,
+the gateway and, if this reader is lossless, a blocking producer.
+Rule 2: the gateway says at least every IDLE_SECONDS that the stream goes on. One that is silent for SILENT_SECONDS, or
+breaks off, is opened again where it was left, for RECONNECT_SECONDS. After that whoever reads gets an error. A second
+thread sees to that, because opening a stream has no deadline of its own: it would be the stream's.
+Rule 3: what the gateway refuses is an error at once: the ring is gone, or may not be read any more.
+"""
+
+import os
+import struct
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from messagehub.errors import HubError
+from messagehub.flight.client import CALL_SECONDS, GatewayCall, Gateways, open_stream
+from messagehub.flight.messages import IDLE_SECONDS, ITEM, RING_KEY, FlightTicket, RemoteRingState, RingInfo, with_start
+from messagehub.runtime.supervision import Supervisor
+from messagehub.shm.errors import BlockOnOtherHost, HandleClosed, PayloadDamaged, StreamEnded
+from messagehub.shm.identity import host as this_host
+from messagehub.shm.layout import PayloadFormat
+from messagehub.shm.locks import Descriptor
+from messagehub.shm.payloads import codec_of
+from messagehub.shm.rings.read_results import Gap, Item, Position, Producers
+
+if TYPE_CHECKING:
+    from pyarrow import flight
+
+QUEUED_BYTES = 4 << 20
+SILENT_SECONDS = 5 * IDLE_SECONDS
+RECONNECT_SECONDS = 10.0
+OPEN_SECONDS = CALL_SECONDS
+PAUSE_SECONDS = 0.2
+STOP_SECONDS = 1.0
+ALIGNED_BYTES = 16
+"""What the widest numbers of NumPy and Arrow need, to be read in place."""
+
+
+class _Message(NamedTuple):
+    """Items as they came, until somebody reads them."""
+
+    rows: list[tuple[int, ...]]  # as `ITEM` has them
+    payload: Any
+    state: RemoteRingState
+    size_bytes: int
+
+
+class RemoteRing:
+    """One thread reads; values may be dropped in any."""
+
+    def __init__(self, gateways: Gateways, host: str, ticket: FlightTicket) -> None:
+        """Open the ring that the ticket names; raise why that is not possible."""
+        assert ticket.block is not None
+        self.host = host
+        self.path = f"{host}:{ticket.block}"
+        self._gateways = gateways
+        self._ticket = ticket
+        self._opened_in = os.getpid()
+        self._changed = threading.Condition()
+        self._queue: deque[_Message] = deque()
+        self._queued_bytes = 0
+        self._rows: deque[tuple[int, ...]] = deque()
+        self._payload: Any = None
+        self._is_closed = self._has_ended = False
+        self._failure: HubError | None = None
+        self._why = ""
+        self._wake = Descriptor.eventfd()
+        self._stream: flight.FlightStreamReader | None = None
+        self._info: RingInfo | None = None
+        self._cursor = self._received = 0
+        self._producers: Producers = ()
+        self._broken_since: float | None = time.monotonic()
+        self._heard_at = time.monotonic()
+        supervisor = Supervisor()
+        self._thread = supervisor.start("messagehub-flight", self._receive)
+        try:
+            self._wait_for_info()
+        except BaseException:
+            self.close()
+            raise
+        supervisor.start("messagehub-flight-watch", self._watch)
+
+    def _wait_for_info(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._info is not None or self._failure is not None, OPEN_SECONDS)
+            info, failure = self._info, self._failure
+        if info is None:
+            why = f"its gateway does not answer within {OPEN_SECONDS:g} s"
+            raise failure or BlockOnOtherHost(self.path, self.host, this_host(), why)
+        self.header = info
+        self._codec = codec_of(
+            PayloadFormat(info.payload_format),
+            info.description,
+            self.path,
+            checks_cells=self._ticket.verify or info.checks_cells,
+        )
+
+    # --- reading, as of a RingReader
+
+    def take(self) -> Item | Gap | None:
+        """The next item or gap if it is here already. Raises what ended the stream, once all that came was read."""
+        if not self._rows and not self._next_message():
+            if self._failure is not None and not self._queue:
+                raise self._failure
+            return None
+        row = self._rows.popleft()
+        if row[1]:
+            self._cursor = row[1]
+            return Gap(row[0], row[1])
+        self._cursor = row[0]
+        return self._item(row, self._payload, self._producers)
+
+    def arm(self) -> Item | Gap | None:
+        """Look once more before sleeping on `wake_fds`; raise StreamEnded when nothing can come any more."""
+        if self._is_closed or self._wake.fd < 0:
+            raise HandleClosed("reader")
+        found = self.take()
+        if found is None and self._has_ended and not self._queue:
+            raise StreamEnded(self.path)
+        return found
+
+    def disarm(self) -> None:
+        """Nothing to undo: the descriptor is readable whenever something came."""
+
+    def wake_fds(self) -> list[int]:
+        return [self._wake.fd] if self._wake.fd >= 0 else []
+
+    def woken(self, fd: int) -> None:
+        try:
+            os.eventfd_read(fd)
+        except BlockingIOError:
+            return  # another thread was woken by the same
+
+    def look_seconds(self) -> float | None:
+        return None
+
+    def follow(self, last_read: Any) -> bool:  # noqa: ARG002  the signature of a RingReader
+        """Values of another host are not read by the fast path."""
+        return False
+
+    def latest(self) -> Item | None:
+        """Ask the gateway for the newest item, wherever this reader stands; None if there is none (yet)."""
+        ticket = msgspec.structs.replace(self._ticket, newest=True, start="latest", positions={})
+
+        def ask(call: GatewayCall) -> _Message:
+            stream = open_stream(call, ticket, seconds=CALL_SECONDS)
+            found = stream.read_chunk()
+            return _message(found, self.path)
+
+        if self._is_closed:
+            raise HandleClosed("reader")
+        message = self._gateways.call(self._ticket.channel, self.host, self.path, ask)
+        if not message.rows:
+            return None
+        return self._item(message.rows[0], message.payload, tuple(message.state.producers))
+
+    def _item(self, row: tuple[int, ...], payload: Any, producers: Producers) -> Item:
+        sequence, _, epoch, written_ns, first, second, third, fourth, length, offset = row
+        shape = (first, second, third, fourth)
+        return Item(sequence, epoch, payload.slice(offset, length), self._codec, shape, written_ns, producers)
+
+    # --- what it knows
+
+    @property
+    def position(self) -> Position:
+        """Resume with `start=position` to go on after the last item read."""
+        return Position(self.header.block_id, self._taken_state.epoch, self._cursor)
+
+    @property
+    def head(self) -> int:
+        return self._state.head
+
+    @property
+    def schema(self) -> Any:
+        """An Arrow schema, a NumPy dtype, or None for raw bytes."""
+        return self._codec.schema
+
+    @property
+    def lag(self) -> int:
+        """How many items were written after the one read last, as far as the gateway has told."""
+        return max(self._state.head - self._cursor, 0)
+
+    @property
+    def failure(self) -> HubError | None:
+        """Why nothing more comes, if that is not the end of the stream."""
+        return self._failure
+
+    def is_writer_alive(self) -> bool:
+        return self._state.is_alive and not self._has_ended
+
+    def is_spent(self) -> bool:
+        """Nobody writes it and nothing in it is unread."""
+        return not self.is_writer_alive() and not self.has_unread()
+
+    def has_unread(self) -> bool:
+        return bool(self._rows or self._queue) or self._state.head > self._cursor
+
+    def is_replaced(self) -> bool:
+        """Whether a ring of another shape has taken its name."""
+        return self._state.is_replaced
+
+    def set_lossless(self, lossless: bool) -> None:
+        """Whether a blocking writer waits for this reader from now on: the stream is opened anew."""
+        if self._ticket.lossless != lossless:
+            self._ticket = msgspec.structs.replace(self._ticket, lossless=lossless)
+            self._cancel()
+
+    def close(self) -> None:
+        """Values that were handed out stay valid."""
+        if self._is_closed or os.getpid() != self._opened_in:
+            return
+        self._is_closed = True
+        with self._changed:
+            self._queue.clear()
+            self._changed.notify_all()
+        self._cancel()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(STOP_SECONDS)
+        self._wake.close()
+
+    # --- inside: the reader
+
+    def _next_message(self) -> bool:
+        with self._changed:
+            if not self._queue:
+                return False
+            message = self._queue.popleft()
+            self._queued_bytes -= message.size_bytes
+            self._changed.notify_all()
+        self._rows, self._payload, self._taken_state = deque(message.rows), message.payload, message.state
+        self._producers = tuple(message.state.producers)
+        return True
+
+    # --- inside: the thread
+
+    def _receive(self) -> None:
+        while not self._is_over():
+            why = self._open_again() if self._stream is None else self._receive_until_it_breaks()
+            if why is not None:
+                with self._changed:
+                    self._stream = None
+                    self._why = why
+                    self._broken_since = self._broken_since or time.monotonic()
+        self._cancel()
+        with self._changed:
+            self._changed.notify_all()
+        self._notify()
+
+    def _is_over(self) -> bool:
+        return self._is_closed or self._has_ended or self._failure is not None
+
+    def _watch(self) -> None:
+        """Cancel a stream that is silent though there is room for what it may say; give up one that stays broken."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(self._is_over, IDLE_SECONDS)
+                if self._is_over():
+                    return
+                now = time.monotonic()
+                since = self._broken_since
+                if since is not None and now - since > RECONNECT_SECONDS:
+                    said = f"the stream of its gateway broke off, and could not be opened again: {self._why}"
+                    self._failure = BlockOnOtherHost(self.path, self.host, this_host(), said)
+                is_silent = since is None and now - self._heard_at > SILENT_SECONDS and not self._is_full()
+            if self._failure is not None:
+                self._notify()
+            elif is_silent:
+                self._heard_at = time.monotonic()
+                self._cancel()
+
+    def _cancel(self) -> None:
+        stream = self._stream
+        if stream is not None:
+            stream.cancel()
+
+    def _receive_until_it_breaks(self) -> str | None:
+        """Return why the stream broke off; None where it ended, was refused, or this is closed."""
+        from pyarrow import ArrowException
+
+        assert self._stream is not None
+        try:
+            while not self._is_over():
+                self._put(_message(self._stream.read_chunk(), self.path))
+        except StopIteration:
+            return "it ended the stream"
+        except (ArrowException, OSError) as error:
+            return str(error).partition(". gRPC client debug context")[0][:300]
+        except HubError as error:
+            self._failure = error
+        return None
+
+    def _put(self, message: _Message) -> None:
+        with self._changed:
+            self._heard_at = time.monotonic()
+            self._state = message.state
+            if message.rows:
+                last = message.rows[-1]
+                self._received = last[1] or last[0]
+                self._queue.append(message)
+                self._queued_bytes += message.size_bytes
+            self._has_ended = message.state.has_ended
+        self._notify()
+        with self._changed:
+            while self._is_full() and not self._is_closed:
+                self._changed.wait(IDLE_SECONDS)
+            self._heard_at = time.monotonic()
+
+    def _is_full(self) -> bool:
+        return self._queued_bytes > QUEUED_BYTES
+
+    def _open_again(self) -> str | None:
+        """Open the stream, at first or where it broke off; return why that is not possible now."""
+        ticket = self._ticket
+        if self._info is not None:
+            start = Position(self._info.block_id, self._state.epoch, self._received)
+            ticket = with_start(msgspec.structs.replace(ticket, positions={}), start)
+        try:
+            stream = self._gateways.call(
+                ticket.channel, self.host, self.path, lambda call: open_stream(call, ticket, seconds=None)
+            )
+            info = _info(stream, self.path)
+        except HubError as error:
+            if self._info is None or not isinstance(error, BlockOnOtherHost):
+                self._failure = error
+                with self._changed:
+                    self._changed.notify_all()
+                return None
+            with self._changed:
+                self._changed.wait_for(self._is_over, PAUSE_SECONDS)
+            return error.message
+        with self._changed:
+            self._stream, self._state, self._broken_since = stream, info.state, None
+            self._heard_at = time.monotonic()
+            if self._info is None:
+                self._info, self._taken_state = info, info.state
+                self._cursor = self._received = info.position[2]
+                self._producers = tuple(info.state.producers)
+            self._changed.notify_all()
+        return None
+
+    def _notify(self) -> None:
+        wake = self._wake
+        if wake.fd >= 0:
+            os.eventfd_write(wake.fd, 1)
+
+
+def _info(stream: "flight.FlightStreamReader", path: str) -> RingInfo:
+    try:
+        return msgspec.json.decode((stream.schema.metadata or {}).get(RING_KEY, b""), type=RingInfo)
+    except msgspec.DecodeError as error:
+        raise PayloadDamaged(path, f"its gateway sends no ring ({error})") from None
+
+
+def _message(chunk: Any, path: str) -> _Message:
+    import pyarrow as pa
+
+    batch = chunk.data
+    try:
+        state = msgspec.json.decode(chunk.app_metadata, type=RemoteRingState)
+    except (msgspec.DecodeError, TypeError) as error:
+        raise PayloadDamaged(path, f"its gateway sends no state of it ({error})") from None
+    if batch.num_rows != 1 or batch.num_columns != 2:
+        raise PayloadDamaged(path, f"its gateway sends {batch.num_rows} rows of {batch.num_columns} columns")
+    try:
+        rows = list(ITEM.iter_unpack(batch.column(0)[0].as_py()))
+    except struct.error as error:
+        raise PayloadDamaged(path, f"its gateway sends items that cannot be read ({error})") from None
+    data = batch.column(1).buffers()[2] or pa.py_buffer(b"")
+    if any(row[8] + row[9] > data.size for row in rows):
+        raise PayloadDamaged(path, "its gateway sends items that are longer than their message")
+    if data.address % ALIGNED_BYTES:  # gRPC puts small messages anywhere
+        data = pa.py_buffer(data.to_pybytes())
+    return _Message(rows, data, state, data.size)
