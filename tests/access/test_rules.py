@@ -196,7 +196,7 @@ def made(kind: type[commands.Command], **given: str) -> commands.Command:
     }
     fields |= {"position": "p", "incarnation": 1, "offsets": [1], "member_id": "m", "kind": "position", "name": "n"}
     fields["patterns"] = [given.pop("patterns", "c")]
-    fields |= {"messages": [RetainedMessage(payload="")], "letter": LETTER, "numbers": [1], **given}
+    fields |= {"messages": [RetainedMessage(payload="")], "letter": LETTER, "numbers": [1], "host": "h", **given}
     names = set(kind.__struct_fields__) & (
         {*fields} if RULES[kind].name else {"lease", "worker_id", "member_id", "letter", "numbers"}
     )
