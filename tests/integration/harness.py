@@ -100,6 +100,7 @@ class Peer:
         self.kind = kind
         self.socket = self._context.socket(kind)
         self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.SNDTIMEO, int(PATIENCE_SECONDS * 1000))
         for name, value in options.items():
             self.socket.setsockopt(getattr(zmq, name), value)
         self.socket.connect(endpoint)
@@ -107,6 +108,11 @@ class Peer:
     def send(self, message: Message | bytes) -> None:
         body = message if isinstance(message, bytes) else json.dumps(message).encode()
         self.socket.send_multipart([body] if self.kind == zmq.REQ else [b"", body])
+
+    def send_in_vain(self, message: Message) -> None:
+        """Send to a broker that lets this peer in nowhere. If it has said so already, libzmq takes no message."""
+        with contextlib.suppress(zmq.Again):
+            self.socket.send(json.dumps(message).encode(), zmq.DONTWAIT)
 
     def receive(self, timeout: float = PATIENCE_SECONDS) -> Message:
         assert self.socket.poll(int(timeout * 1000)), "no reply"
