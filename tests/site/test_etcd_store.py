@@ -4,7 +4,6 @@ import ssl
 import subprocess
 import threading
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -30,12 +29,6 @@ from registry.registry import Registry
 from tests.etcd_server import EtcdMember, enable_authentication, etcd, free, free_ports, key_values, put, remove
 from tests.integration.harness import eventually
 from tests.site.stores import created, leading_store, write
-
-
-@pytest.fixture(scope="module")
-def member() -> Iterator[EtcdMember]:
-    with etcd() as (started,):
-        yield started
 
 
 def channel(name: str, **fields: Any) -> commands.CreateChannel:

@@ -19,12 +19,6 @@ from tests.integration.harness import Listener, Message, Peer, eventually, produ
 from tests.site.hosts import SiteHub, site
 
 
-@pytest.fixture(scope="module")
-def member() -> Iterator[EtcdMember]:
-    with etcd() as (started,):
-        yield started
-
-
 class Writer:
     """A client of one hub that writes, tries again what is refused as retryable, and reads what it wrote."""
 

@@ -7,17 +7,11 @@ import pytest
 
 from messagehub import MessageHub
 from messagehub.shm.errors import BlockOnOtherHost
-from tests.etcd_server import EtcdMember, etcd
+from tests.etcd_server import EtcdMember
 from tests.integration.harness import Listener, Message, Peer, eventually, producer
 from tests.site.hosts import Site, site
 
 SCHEMA: Message = {"type": "SCHEMA_REGISTER", "subject": "s", "schema": {"type": "object"}}
-
-
-@pytest.fixture(scope="module")
-def member() -> Iterator[EtcdMember]:
-    with etcd() as (started,):
-        yield started
 
 
 @pytest.fixture(scope="module")
