@@ -453,7 +453,7 @@ def test_one_history_gets_the_same_answers(broker: dict[str, ViaBroker]) -> None
     try:
         run_state_machine_as_test(  # type: ignore[no-untyped-call]
             lambda: OneHistory(access),
-            settings=settings(max_examples=examples(60), stateful_step_count=20, deadline=None),
+            settings=settings(max_examples=examples(30), stateful_step_count=20, deadline=None),
         )
     finally:
         access.close_killed()

@@ -13,7 +13,7 @@ import pytest
 from messagehub.shm.channel_directory.cleaning import clean
 from tests.integration.block_processes import Place, Process, place_in
 from tests.integration.harness import Served, eventually
-from tests.levels import STORM_SECONDS
+from tests.levels import KILLING_SECONDS
 
 # Arrays, because small raw values are copies.
 # A payload says who wrote it, its number and a checksum over all of it, so that nothing else can pass for it.
@@ -88,14 +88,14 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(STORM_SECONDS + 300)
+@pytest.mark.timeout(KILLING_SECONDS + 300)
 def test_nothing_is_wrong_stalls_or_leaks_whoever_is_killed(place: Place) -> None:
     chance = random.Random(20261116)
     programs = {"producer": PRODUCE, "consumer": CONSUME, "other consumer": CONSUME, "cleaner": CLEAN}
     running = {role: _started(place, text) for role, text in programs.items()}
     broker = Served(place.dir)
     try:
-        deadline = time.monotonic() + STORM_SECONDS
+        deadline = time.monotonic() + KILLING_SECONDS
         kills = 0
         while kills < 3 or time.monotonic() < deadline:
             time.sleep(chance.uniform(0.05, 0.4))

@@ -26,7 +26,7 @@ from messagehub.shm.rings.read_results import Gap
 from messagehub.shm.rings.ring import RingSpec, open_reader, open_writer
 from messagehub.shm.tables.manifests import Retention
 from messagehub.shm.tables.tables import TableStore
-from tests.levels import STORM_SECONDS
+from tests.levels import KILLING_SECONDS
 from tests.shm.children import fork, wait
 from tests.shm.rings import number_of, payload, use_python_core
 
@@ -209,6 +209,6 @@ def assert_nothing_left(scene: Scene) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(STORM_SECONDS + 300)
+@pytest.mark.timeout(KILLING_SECONDS + 300)
 def test_random_kills_lose_nothing_and_stall_nobody(root: str) -> None:
-    rampage(root, STORM_SECONDS)
+    rampage(root, KILLING_SECONDS)
