@@ -31,8 +31,10 @@ ROWS = {
     "stream-1k": ("item of a stream of 1 KiB, lossless", (Placement.TWO_CORES,)),
     "stream-64k": ("item of a stream of 64 KiB, lossless", (Placement.TWO_CORES,)),
     "stream-1m": ("item of a stream of 1 MiB, lossless", (Placement.TWO_CORES,)),
+    "stream-16m": ("item of a stream of 16 MiB, lossless", (Placement.TWO_CORES,)),
     "discover-cold": ("hub.discover on the same host, cold", WAKING),
     "discover-watched": ("hub.discover, watched", (Placement.TWO_CORES,)),
+    "get-by-id": ("GET of a schema by its id", (Placement.TWO_CORES,)),
 }
 
 

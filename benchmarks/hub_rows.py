@@ -9,6 +9,7 @@ import itertools
 import logging
 import os
 import select
+import socket
 import statistics
 import subprocess
 import sys
@@ -142,6 +143,24 @@ def discover_watched(place: Path) -> Iterator[Measure]:
         yield lambda seconds: _each_us(lambda: hub.discover("bench.c0"), seconds)
 
 
+@contextmanager
+def get_by_id(place: Path) -> Iterator[Measure]:
+    """`GET /schemas/ids/1` over a connection that stays: p50 in µs."""
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port: int = unused.getsockname()[1]
+    with _broker(place, "--http", f"127.0.0.1:{port}"), hub_in(place) as hub:
+        hub.register_schema("bench.sale", {"type": "object", "properties": {"id": {"type": "integer"}}})
+        asked = f"GET /schemas/ids/1 HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode()
+        with socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+            def get() -> bool:
+                connection.sendall(asked)
+                return b'"integer' in connection.recv(64 * KIB)
+
+            yield lambda seconds: _p50_us(get, seconds)
+
+
 ROWS: dict[str, Any] = {
     "trip": trip,
     "ring-trip": ring_trip,
@@ -153,6 +172,7 @@ ROWS: dict[str, Any] = {
     "read-nothing": read_nothing,
     "discover-cold": discover_cold,
     "discover-watched": discover_watched,
+    "get-by-id": get_by_id,
 }
 
 
@@ -255,9 +275,9 @@ def _partner(kind: str, place: Path) -> Iterator["subprocess.Popen[bytes]"]:
 
 
 @contextmanager
-def _broker(place: Path) -> Iterator[None]:
+def _broker(place: Path, *http: str) -> Iterator[None]:
     (place / "messagehub.toml").write_text(SETTINGS)
-    command = [sys.executable, "-P", "-m", "messagehub", "serve", "--no-http", "--dir", str(place)]
+    command = [sys.executable, "-P", "-m", "messagehub", "serve", *(http or ["--no-http"]), "--dir", str(place)]
     with (place / "broker.log").open("w+") as log, _started(command, log.fileno()) as process:
         deadline = time.monotonic() + START_SECONDS
         while "ready" not in (said := _line(process, START_SECONDS)):

@@ -37,18 +37,18 @@ class Forwarding:
         await self._app(scope, receive, send)
 
     def _note(self, scope: Scope) -> None:
-        found = [header for header in scope["headers"] if header[0] in _ADDED_BY_PROXIES]
         has_prefix = bool(self._prefix) and self._remove_prefix(scope)
-        if not found and not has_prefix:
+        if not has_prefix and not _is_of_a_proxy(scope):
             return
         scope[FORWARDED] = True
         scope[PREFIX] = self._prefix if has_prefix else ""
         client = scope.get("client")
         if client and client[0] in self._proxies:
             scope[PREFIX] = self._prefix
-            given = ",".join(value.decode("latin-1") for name, value in found if name == b"x-forwarded-for")
+            headers = scope["headers"]
+            given = ",".join(value.decode("latin-1") for name, value in headers if name == b"x-forwarded-for")
             scope["client"] = (self._proxies.sender(given, client[0]), 0)
-            scheme = dict(found).get(b"x-forwarded-proto", b"").decode("latin-1").strip().lower()
+            scheme = dict(headers).get(b"x-forwarded-proto", b"").decode("latin-1").strip().lower()
             if scheme in ("http", "https"):
                 scope["scheme"] = scheme
 
@@ -60,6 +60,13 @@ class Forwarding:
         scope["path"] = rest or "/"
         scope["raw_path"] = scope["raw_path"].removeprefix(self._prefix.encode()) or b"/"
         return True
+
+
+def _is_of_a_proxy(scope: Scope) -> bool:
+    for name, _ in scope["headers"]:
+        if name in _ADDED_BY_PROXIES:
+            return True
+    return False
 
 
 class TrustedProxies:

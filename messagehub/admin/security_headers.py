@@ -1,10 +1,10 @@
 """The headers that every answer carries, and the counting of answers."""
 
 import logging
-import os
+import random
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -49,26 +49,25 @@ class SecurityHeaders:
         scope["request_id"] = request_id.decode()
         began = time.monotonic()
 
-        async def send_hardened(message: Message) -> None:
+        def send_hardened(message: Message) -> Awaitable[None]:
             if message["type"] == "http.response.start":
                 policy = _FOR_PAGES if scope["path"] in _PAGES else _CLOSED
-                headers = hardened(message["headers"], request_id, policy, is_tls=self._is_tls)
-                message = {**message, "headers": headers}
+                message["headers"] = hardened(message["headers"], request_id, policy, is_tls=self._is_tls)
                 seconds = time.monotonic() - began
                 answered.record(scope["method"], scope.get("route_template", OTHER), message["status"], seconds)
                 if self._has_access_log:
                     _log_access(scope, message["status"], seconds)
-            await send(message)
+            return send(message)
 
         await self._app(scope, receive, send_hardened)
 
 
-def hardened(given: Iterable[Header], request_id: bytes, policy: Header = _CLOSED, *, is_tls: bool) -> list[Header]:
+def hardened(given: list[Header], request_id: bytes, policy: Header = _CLOSED, *, is_tls: bool) -> list[Header]:
     """Return the headers of an answer, hardened. An answer that says nothing of caches is not to be cached."""
     headers = [*given, *_HEADERS, policy, (b"x-request-id", request_id)]
     if is_tls:
         headers.append(_TRANSPORT)
-    for name, _ in headers:
+    for name, _ in given:
         if name == b"cache-control":
             return headers
     headers.append(_NO_STORE)
@@ -85,7 +84,8 @@ def _log_access(scope: Scope, status: int, seconds: float) -> None:
 
 
 def new_request_id() -> bytes:
-    return os.urandom(8).hex().encode()
+    """Return an id by which logs name a request. It is no secret, so that any random number will do."""
+    return b"%016x" % random.getrandbits(64)
 
 
 def _request_id(scope: Scope) -> bytes:

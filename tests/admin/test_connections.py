@@ -90,6 +90,26 @@ def test_what_is_not_http_is_answered_in_our_form(web: Web, garbage: bytes) -> N
     assert headers["x-request-id"]
 
 
+@pytest.mark.parametrize("path", [b"/healthz", b"/no/such/path"])
+def test_an_answer_of_a_known_length_comes_whole(web: Web, path: bytes) -> None:
+    """In one write: whoever waits for it is not woken by its head alone."""
+    with connected(web) as connection:
+        for _ in range(50):
+            connection.sendall(b"GET %s HTTP/1.1\r\nhost: localhost\r\n\r\n" % path)
+            head, _, body = connection.recv(65536).partition(b"\r\n\r\n")
+            assert b"content-length: %d\r\n" % len(body) in head + b"\r\n"
+            assert body
+
+
+def test_the_answer_to_head_is_a_head(web: Web) -> None:
+    with connected(web) as connection:
+        for _ in range(2):
+            connection.sendall(b"HEAD /schemas/types HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            head, _, body = connection.recv(65536).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 ")
+            assert not body
+
+
 def test_a_head_that_is_too_large_is_refused(web: Web) -> None:
     before = metric(web, "messagehub_http_large_requests_total")
     head = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx-long: "
