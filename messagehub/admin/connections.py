@@ -36,7 +36,7 @@ class PatientProtocol(HttpToolsProtocol):
 
     _deadline: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
-    _running: RequestResponseCycle | None = None
+    _answers: "AnswerWriter"
     _is_head = True
     _is_whole = False
     _is_last = False
@@ -44,6 +44,7 @@ class PatientProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self._answers = AnswerWriter(transport)
         self._expect()
         # We look at the reading of what is much. Less than that, read by nobody, would keep even a closed one open.
         link = transport.get_extra_info("socket")
@@ -72,7 +73,7 @@ class PatientProtocol(HttpToolsProtocol):
         if isinstance(exc, TimeoutError):
             counters["http_slow_readers"] += 1
         super().connection_lost(exc)
-        running = self._running  # uvicorn tells the last one that came, which may still wait for its turn
+        running = self._answers.running  # uvicorn tells the last one that came, which may still wait for its turn
         if running is not None and not running.response_complete:
             running.disconnected = True
             running.message_event.set()
@@ -86,7 +87,8 @@ class PatientProtocol(HttpToolsProtocol):
             self._deadline = self.loop.call_later(LAST_SECONDS, self.transport.close)
         else:
             super().shutdown()
-        end_stream = self._running.scope.get("end_stream") if self._running is not None else None
+        running = self._answers.running
+        end_stream = running.scope.get("end_stream") if running is not None else None
         if callable(end_stream):
             end_stream()
 
@@ -105,12 +107,12 @@ class PatientProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         super().on_headers_complete()  # or it fails: a head that means nothing
         self._is_head = False
-        self.cycle.transport = AnswerWriter(self.cycle)
+        self.cycle.transport = self._answers
         self._cancel()
         if self._is_last:
             self.cycle.keep_alive = False
         if not self.pipeline:
-            self._running = self.cycle
+            self._answers.running = self.cycle
         elif len(self.pipeline) > MAX_PIPELINED:
             raise ValueError("more requests than may wait")  # which ends the parsing, as what is not HTTP does
 
@@ -120,7 +122,7 @@ class PatientProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         if self.pipeline:
-            self._running = self.pipeline[-1][0]
+            self._answers.running = self.pipeline[-1][0]
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
@@ -198,28 +200,29 @@ class PatientProtocol(HttpToolsProtocol):
 class AnswerWriter(asyncio.Transport):
     """Writes an answer of a known length at once, head and body: one system call, and one packet if it is small.
 
-    uvicorn writes them one after the other, and nothing comes between them.
+    uvicorn writes them one after the other, and nothing comes between them. One writer serves a connection: one for
+    each request would be in a circle with it, which only the garbage collector takes apart.
     """
 
-    __slots__ = ("_cycle", "_has_begun", "_head", "_transport")
+    __slots__ = ("_answered", "_head", "_transport", "running")
 
-    def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
-        self._transport = cycle.transport
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
         self._head = b""
-        self._has_begun = False
+        self._answered: RequestResponseCycle | None = None
+        self.running: RequestResponseCycle | None = None
 
     def write(self, data: Any) -> None:
-        cycle = self._cycle
+        running = self.running
         if self._head:
             head, self._head = self._head, b""
             if len(data) > MAX_JOINED_BYTES:
                 self._transport.write(head)
             else:
                 data = head + data
-        elif cycle.response_started and not self._has_begun:
-            self._has_begun = True
-            if cycle.expected_content_length and cycle.scope["method"] != "HEAD":
+        elif running is not None and running.response_started and running is not self._answered:
+            self._answered = running
+            if running.expected_content_length and running.scope["method"] != "HEAD":
                 self._head = data
                 return
         self._transport.write(data)

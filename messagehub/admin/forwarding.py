@@ -63,10 +63,7 @@ class Forwarding:
 
 
 def _is_of_a_proxy(scope: Scope) -> bool:
-    for name, _ in scope["headers"]:
-        if name in _ADDED_BY_PROXIES:
-            return True
-    return False
+    return any(name in _ADDED_BY_PROXIES for name, _ in scope["headers"])
 
 
 class TrustedProxies:

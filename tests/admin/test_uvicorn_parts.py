@@ -15,24 +15,24 @@ from uvicorn.protocols.http import httptools_impl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from messagehub.admin import connections
-from messagehub.admin.connections import PatientProtocol
+from messagehub.admin.connections import AnswerWriter, PatientProtocol
 
 ROOT = Path(__file__).parents[2]
-# private: these are texts, looked for in the source of our protocol.
-CYCLES = {"cycle", "running", "self.cycle", "self._running"}
-"""What the protocol calls the request that is being answered."""
+CYCLES = {"cycle", "running", "self.cycle"}
+"""What our classes call the request that is being answered."""
+
+
+def attributes(kind: type) -> list[tuple[str, str]]:
+    """What the source of a class has before and after each dot."""
+    tree = ast.parse(inspect.getsource(kind))
+    return [(ast.unparse(node.value), node.attr) for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
 
 
 def used() -> tuple[set[str], set[str]]:
-    """The attributes that our protocol uses of itself, and of a request that is being answered."""
-    (ours,) = [
-        node
-        for node in ast.parse(Path(connections.__file__).read_text()).body
-        if isinstance(node, ast.ClassDef) and node.name == PatientProtocol.__name__
-    ]
-    found = [(ast.unparse(node.value), node.attr) for node in ast.walk(ours) if isinstance(node, ast.Attribute)]
-    return {name for of, name in found if of == "self"}, {name for of, name in found if of in CYCLES}
+    """The attributes that our protocol uses of itself, and that it and its writer use of a request."""
+    of_connection = {name for of, name in attributes(PatientProtocol) if of == "self"}
+    both = [*attributes(PatientProtocol), *attributes(AnswerWriter)]
+    return of_connection, {name for of, name in both if of in CYCLES}
 
 
 async def served() -> HttpToolsProtocol:
@@ -59,13 +59,19 @@ def test_the_installed_uvicorn_is_one_that_we_name_on_both_sides() -> None:
 def test_uvicorn_has_every_part_that_our_protocol_uses() -> None:
     of_connection, of_request = used()
     connection = asyncio.run(served())
-    inherited = of_connection - vars(PatientProtocol).keys()
+    inherited = of_connection - vars(PatientProtocol).keys() - PatientProtocol.__annotations__.keys()
     assert inherited
     assert inherited - set(dir(connection)) == set()
-    assert {"response_complete", "message_event", "keep_alive"} <= of_request
+    assert {"response_complete", "message_event", "keep_alive", "expected_content_length"} <= of_request
     assert isinstance(connection.cycle, RequestResponseCycle)
     assert of_request - set(dir(connection.cycle)) == set()
     assert httptools_impl.STATUS_LINE[431] == b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+
+
+def test_our_writer_has_every_method_that_an_answer_of_uvicorn_is_written_with() -> None:
+    called = {name for of, name in attributes(RequestResponseCycle) if of == "self.transport"}
+    assert called == {"write", "close", "is_closing"}
+    assert called <= vars(AnswerWriter).keys()
 
 
 def test_every_method_that_we_replace_is_one_of_uvicorns_with_the_same_arguments() -> None:
