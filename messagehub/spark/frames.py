@@ -29,6 +29,8 @@ log = logging.getLogger("messagehub")
 
 _PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 _NO_COLUMNS = StructType([])
+_SESSION_NAME = "messagehub.session"
+"""A setting by which sessions are told apart: several objects in Python stand for the same one."""
 _SETTINGS = threading.Lock()
 _settings: "dict[tuple[int, str], tuple[int, str | None]]" = {}
 """By session and name of a setting that is changed for a while: by how many threads, and what it was before."""
@@ -49,7 +51,18 @@ def register(spark: SparkSession) -> None:
     Spark looks for it in the active session of the thread that writes. A thread of your own has none: call this there.
     """
     spark.dataSource.register(MessageHubSource)
-    spark.createDataFrame([], _NO_COLUMNS)  # makes its session the active one of this thread; no other public call does
+    if not _is_active(spark):
+        spark.createDataFrame([], _NO_COLUMNS)  # makes its session the active one; no other public call does
+
+
+def _is_active(spark: SparkSession) -> bool:
+    """Whether a session is the active one of this thread. To find out takes a fortieth of making it so again."""
+    name = spark.conf.get(_SESSION_NAME, None)
+    if name is None:
+        spark.conf.set(_SESSION_NAME, uuid.uuid4().hex)
+        return False
+    active = SparkSession.getActiveSession()
+    return active is not None and active.conf.get(_SESSION_NAME, None) == name
 
 
 def publish(

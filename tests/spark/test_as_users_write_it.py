@@ -152,6 +152,18 @@ def test_threads_publish_side_by_side(spark: SparkSession, channel_options: dict
         assert snapshot.manifest.rows == 3
 
 
+def test_sessions_take_turns_in_a_thread(spark: SparkSession, channel_options: dict[str, str]) -> None:
+    """Spark looks for the source in the session that was active last, whichever a DataFrame is of."""
+    others = {name: value for name, value in channel_options.items() if name != "channel"}
+    sessions = [spark.newSession(), spark.newSession(), spark]  # the last one stays the active one of this thread
+    for turn in range(2):
+        for number, session in enumerate(sessions):
+            made = hub_spark.publish(session.range(turn + 1), f"turns.t{number}", progress=False, **others)
+            assert made is not None
+            assert made.rows == turn + 1
+            assert hub_spark.read(session, f"turns.t{number}", **others).count() == turn + 1
+
+
 def test_many_small_appends_are_few_tasks(spark: SparkSession, channel_options: dict[str, str]) -> None:
     for number in range(12):
         frame = spark.range(number * 10, number * 10 + 10, 1, 1)
