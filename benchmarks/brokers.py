@@ -38,6 +38,8 @@ class Server:
 class Broker(Server):
     directory: Path
     keys: dict[str, KeyPair] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    """What it and programs on its host are started with."""
 
 
 @contextmanager
@@ -59,6 +61,7 @@ def hub_broker(
     peers: Sequence[str] = (),
     requests_per_second: float = 0.0,
     is_local: bool = False,
+    arguments: Sequence[str] = (),
 ) -> Iterator[Broker]:
     """A fresh broker with the durable store of a user's, under the profiler when the bench asks for that.
 
@@ -86,6 +89,7 @@ def hub_broker(
             str(directory),
             *(["--http", http] if http else ["--no-http"]),
             *(["--curve"] if keys else []),
+            *arguments,
         ]
         # Nothing of the machine's own hub may be touched: blocks and channel files get a domain of their own.
         domain = f"bench{free_port()}"
@@ -95,7 +99,7 @@ def hub_broker(
                 client_socket(endpoint, pair=next(iter(keys.values()), None)) as probe,
                 running(command, is_ready=answering(probe), environment=settings) as process,
             ):
-                yield Broker(endpoint, process.pid, directory, keys)
+                yield Broker(endpoint, process.pid, directory, keys, settings)
         finally:
             shutil.rmtree(os.path.dirname(Directory(domain).path), ignore_errors=True)
 
