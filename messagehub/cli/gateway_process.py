@@ -69,6 +69,23 @@ def check_gateway(settings: Settings) -> None:
         )
 
 
+def check_address(settings: Settings) -> None:
+    """Refuse an address where nothing can listen, before anything is started: Arrow Flight does not say why."""
+    host, port = gateway_address(settings)
+    shown = f"{host}:{port}" if port else host
+    try:
+        (family, kind, _, _, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen()
+    except OSError as error:
+        raise ConfigurationError(
+            f"the gateway cannot listen at {shown}: {error.strerror}. Name an address of this host and a free port with"
+            " --gateway HOST:PORT"
+        ) from None
+
+
 class GatewayProcess(SupervisedProcess):
     def __init__(
         self,

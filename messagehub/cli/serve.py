@@ -152,7 +152,7 @@ def serve(
     if settings.dir.is_dir():
         AccessFile(settings.access_path).read()  # a damaged one is refused before anything starts
     has_http = not no_http and _can_serve_http(settings, asks_for_http=asks_for_http, is_open=http_open)
-    has_gateway = bool(settings.site) and not no_gateway and _can_run_gateway(settings)
+    has_gateway = _can_run_gateway(settings, is_left_out=no_gateway)
 
     failures: list[str] = []
     with ExitStack() as ending:
@@ -309,11 +309,16 @@ def _start_http(
     return web
 
 
-def _can_run_gateway(settings: Settings) -> bool:
-    from messagehub.cli.gateway_process import check_gateway, is_available
+def _can_run_gateway(settings: Settings, *, is_left_out: bool) -> bool:
+    from messagehub.cli.gateway_process import check_address, check_gateway, is_available
 
+    if is_left_out and not settings.site:
+        raise typer.BadParameter("--no-gateway is for a hub of a site: it goes with --site.")
+    if is_left_out or not settings.site:
+        return False
     if is_available():
         check_gateway(settings)
+        check_address(settings)
         return True
     if settings.gateway:
         raise ConfigurationError("a gateway was asked for, and pyarrow is not installed with Arrow Flight")

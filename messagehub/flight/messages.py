@@ -33,7 +33,7 @@ IDLE_SECONDS = 1.0
 
 
 @decodable
-class FlightTicket(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+class FlightTicket(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What `DoGet` gives. With the channel alone: the newest table or, without one, what is in the rings."""
 
     channel: str

@@ -332,7 +332,7 @@ class RemoteRing:
                 return None
             with self._changed:
                 self._changed.wait_for(self._is_over, PAUSE_SECONDS)
-            return error.message
+            return error.why
         with self._changed:
             self._stream, self._state, self._broken_since = stream, info.state, None
             self._heard_at = time.monotonic()

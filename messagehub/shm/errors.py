@@ -191,11 +191,13 @@ class BlockOnOtherHost(DataBlockError):
     def __init__(self, name: str, host: str, here: str, why: str = "") -> None:
         """`why` says what keeps it from being read by Arrow Flight."""
         self.host = host
-        reason = f" It cannot be read from here: {why}." if why else ""
-        super().__init__(
-            f"block {name} is in the memory of host {host!r}, this is {here!r}.{reason} Read it there, "
-            "or let the producer and its readers run on one host."
+        self.why = why
+        rest = (
+            f"It cannot be read from here: {why}. `messagehub doctor` on both hosts says more."
+            if why
+            else "Read it there, or let the producer and its readers run on one host."
         )
+        super().__init__(f"block {name} is in the memory of host {host!r}, this is {here!r}. {rest}")
 
 
 class ReaderFilesGone(DataBlockError):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -190,6 +191,7 @@ def test_a_hub_gives_a_token_for_one_channel_of_one_host(hosts: Site) -> None:
         b'{"channel":"odd","kind":"items"}',
         b'{"channel":"odd","generation":77}',
         b'{"channel":"odd","kind":"items","start":"yesterday"}',
+        b'{"channel":"odd","kind":"items","folow":true}',
     ],
 )
 def test_a_ticket_that_leads_nowhere_is_refused_with_a_text(hosts: Site, ticket: bytes) -> None:
@@ -246,6 +248,49 @@ def test_a_gateway_beyond_loopback_takes_a_certificate_or_a_word(member: EtcdMem
     with pytest.raises(AssertionError, match="name an address of this host"):
         site.add("any", "--no-http", "--gateway", "0.0.0.0:0")
     site.close()
+
+
+def test_an_address_where_nothing_can_listen_is_refused_before_the_hub_starts(
+    member: EtcdMember, tmp_path: Path
+) -> None:
+    site = Site(tmp_path, member.url)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        for address in (f"127.0.0.1:{taken.getsockname()[1]}", "no-such-host.invalid:0", "192.0.2.1:0"):
+            with pytest.raises(
+                AssertionError, match=f"the gateway cannot listen at {address.removesuffix(':0')}: "
+            ) as no:
+                site.add("deaf", "--no-http", "--gateway", address, "--gateway-unencrypted")
+            assert "Traceback" not in str(no.value)
+    site.close()
+
+
+def test_a_hub_on_its_own_has_no_gateway_to_leave_out(tmp_path: Path) -> None:
+    arguments = ["serve", "--dir", str(tmp_path / "hub"), "--no-http", "--no-gateway"]
+    done = subprocess.run(
+        [sys.executable, "-m", "messagehub", *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert "it goes with --site" in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_doctor_names_a_host_that_is_lost_and_a_certificate_for_another_name(
+    member: EtcdMember, tmp_path: Path
+) -> None:
+    cert, key = certificate(tmp_path)
+    site = Site(tmp_path, member.url)
+    secure = ("--http", "127.0.0.1:0", "--http-cert", str(cert), "--http-key", str(key))
+    try:
+        for name, address in (("right", "localhost:0"), ("misnamed", "127.0.0.1:0")):
+            site.add(name, *secure, "--gateway", address)
+        looking = site.add("looking", "--no-http")
+        known = {name: gateway_of(looking, name) for name in ("right", "misnamed")}
+        told = command(looking, "doctor")
+        assert f"the gateway of host right answers at {known['right']}" in told
+        assert f"the gateway of host misnamed at {known['misnamed']} has a wrong certificate: " in told
+        site["misnamed"].kill()
+        eventually(lambda: "host misnamed is lost" in command(looking, "doctor"))
+    finally:
+        site.close()
 
 
 def test_with_a_certificate_the_gateway_is_encrypted_and_hubs_hand_it_out(member: EtcdMember, tmp_path: Path) -> None:

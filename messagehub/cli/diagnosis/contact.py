@@ -2,6 +2,7 @@
 
 import os
 import socket
+import ssl
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -152,20 +153,50 @@ def _check_gateways(hub: "MessageHub", timeout: float) -> Iterator[Finding]:
         return
     fix = "open the port between the hosts, or start the hub there with --gateway HOST:PORT, an address that is reached"
     for one in found.hosts[:MOST_GATEWAYS]:
-        if not one.gateway:
-            if one.health != "lost":
-                said = f"host {one.host} runs no gateway, so no other host can read its data"
-                yield Finding("gateway", "warning", said, "start its hub without --no-gateway")
+        if one.health == "lost":
+            said = f"host {one.host} is lost: its hub does not run, or cannot reach etcd"
+            yield Finding("host", "warning", said, "start its hub: messagehub serve --site …")
             continue
-        address = host_and_port(one.gateway.partition("://")[2])
-        assert address is not None
+        if not one.gateway:
+            said = f"host {one.host} runs no gateway, so no other host can read its data"
+            yield Finding("gateway", "warning", said, "start its hub without --no-gateway")
+            continue
         try:
-            socket.create_connection(address, GATEWAY_SECONDS).close()
+            _connect(one.gateway)
+        except ssl.SSLCertVerificationError as error:
+            said = f"the gateway of host {one.host} at {one.gateway} has a wrong certificate: {error.verify_message}"
+            yield Finding(
+                "gateway", "error", said, "give its hub a certificate for that name (--http-cert), or name it"
+            )
         except OSError as error:
             said = f"the gateway of host {one.host} cannot be reached at {one.gateway}: {error}"
             yield Finding("gateway", "error", said, fix)
         else:
             yield Finding("gateway", "ok", f"the gateway of host {one.host} answers at {one.gateway}")
+
+
+def _connect(gateway: str) -> None:
+    """Connect as a reader does. It trusts the certificate that the gateway has, if that is for its name and valid."""
+    scheme, _, named = gateway.partition("://")
+    address = host_and_port(named)
+    assert address is not None
+    with socket.create_connection(address, GATEWAY_SECONDS) as link:
+        if scheme != "grpc+tls":
+            return
+        trusts_any = ssl.create_default_context()
+        trusts_any.check_hostname, trusts_any.verify_mode = False, ssl.CERT_NONE
+        trusts_any.set_alpn_protocols(["h2"])
+        with trusts_any.wrap_socket(link) as encrypted:
+            certificate = encrypted.getpeercert(binary_form=True)
+    assert certificate is not None
+    checks = ssl.create_default_context(cadata=certificate)
+    checks.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    checks.set_alpn_protocols(["h2"])
+    with (
+        socket.create_connection(address, GATEWAY_SECONDS) as link,
+        checks.wrap_socket(link, server_hostname=address[0]),
+    ):
+        pass
 
 
 def _nobody_here(settings: Settings) -> Finding:
