@@ -8,7 +8,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from time import perf_counter
 from unittest.mock import patch
 
@@ -177,7 +177,9 @@ def _far_host(host: Broker, mib: int) -> Iterator[tuple[Callable[[int], None], i
             raise CannotMeasure("the process of the other host did not start")
         yield write, int(said)
     finally:
-        process.stdin.close()
+        process.stdin.close()  # upon which it closes its ring, and ends
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(READ_SECONDS)
         stop(process)
         process.stdout.close()
 
