@@ -9,6 +9,7 @@ Rule 4: no job ends a thread, whatever it raises.
 """
 
 import asyncio
+import contextlib
 import functools
 import heapq
 import inspect
@@ -91,27 +92,35 @@ class BackgroundThreads:
     async def call(self, function: Callable[[float], T], *, timeout: float) -> T:
         """Return what `function(seconds that are left)` returns on one of the threads. RequestTimeout at the deadline.
 
-        If it returns something after that, or after its awaiter was cancelled, that is closed if it has a `close`.
+        What it returns and nobody receives, because that was over or was cancelled, is closed if it has a `close`.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         deadline = monotonic() + timeout
+        handing_over = threading.Lock()
+        returned: Any = None
+        is_over = False
 
         def hand_over(result: Any, error: BaseException | None) -> None:
             if future.done():
-                if hasattr(result, "close"):
-                    self.add(result.close, drop=result.close)
-            elif error is not None:
+                return
+            if error is not None:
                 future.set_exception(error)
             else:
                 future.set_result(result)
 
         def tell(result: Any, error: BaseException | None) -> None:
-            try:
-                loop.call_soon_threadsafe(hand_over, result, error)
-            except RuntimeError:  # the loop has ended, and everything that waited in it
-                if hasattr(result, "close"):
-                    result.close()
+            nonlocal returned
+            with (
+                handing_over,
+                contextlib.suppress(RuntimeError),
+            ):  # the loop has ended, and everything that waited in it
+                if not is_over:
+                    loop.call_soon_threadsafe(hand_over, result, error)
+                    returned = result
+                    return
+            if hasattr(result, "close"):
+                result.close()
 
         def run() -> None:
             try:
@@ -122,15 +131,23 @@ class BackgroundThreads:
                 tell(result, None)
 
         job = self.add(run, drop=lambda: tell(None, NotInitialised("this hub is closed")))
+        is_received = False
         try:
-            async with asyncio.timeout(timeout):
-                return await future
-        except TimeoutError:
-            if future.done() and not future.cancelled():  # at the last moment, or the function's own timeout
-                return future.result()
-            raise RequestTimeout(f"no answer came within {timeout:g} s") from None
+            try:
+                async with asyncio.timeout(timeout):
+                    await future
+            except TimeoutError:
+                if not future.done() or future.cancelled():  # else at the last moment, or the function's own timeout
+                    raise RequestTimeout(f"no answer came within {timeout:g} s") from None
+            found = future.result()
+            is_received = True
+            return found
         finally:
             self.cancel(job)
+            with handing_over:  # a loop that ends may never run what was handed to it
+                is_over = True
+            if not is_received and hasattr(returned, "close"):
+                self.add(returned.close, drop=returned.close)
 
     def close(self) -> None:
         """Drop what has not begun, and wait, within a bound, for what runs. Idempotent."""
