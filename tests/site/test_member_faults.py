@@ -66,8 +66,10 @@ def check(writers: list[Writer], hubs: list[SiteHub]) -> None:
     for field in ("schema_id", "revision"):
         values = [said[field] for said in given]
         assert len(values) == len(set(values)), field
+    newest = {"type": "SCHEMA_REQUEST", "subject": max(given, key=lambda said: said["revision"])["subject"]}
     for hub in hubs:
         with Peer(hub.endpoint) as peer:
+            eventually(lambda peer=peer: "schema" in peer.ask(newest))  # a copy follows in the order of revisions
             for said in given:
                 found = peer.ask({"type": "SCHEMA_REQUEST", "subject": said["subject"]})
                 assert found["schema"]["schema_id"] == said["schema_id"]
