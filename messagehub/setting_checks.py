@@ -70,6 +70,11 @@ def host_and_port(address: str) -> tuple[str, int] | None:
     return host.strip("[]"), int(port)
 
 
+def is_any_address(host: str) -> bool:
+    """Whether a host stands for all addresses of this one, so that nobody elsewhere can connect to it."""
+    return host in ("", "*", "0.0.0.0", "::")
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host is a name or an address of the loopback interface."""
     from ipaddress import ip_address  # which every client would load for nothing
@@ -200,5 +205,9 @@ def _check_site(settings: Any) -> None:
     endpoint = settings.site_endpoint
     if endpoint and (not endpoint.startswith("tcp://") or host_and_port(endpoint.removeprefix("tcp://")) is None):
         raise BadValue("must be tcp://HOST:PORT", "site_endpoint")
+    hubs = host_and_port(settings.hubs_endpoint.removeprefix("tcp://"))
+    if hubs is not None and is_any_address(hubs[0]):
+        said = "stands for all addresses, so other hubs cannot connect to it: name one in site_endpoint, tcp://HOST:PORT"
+        raise BadValue(said, "site_endpoint" if endpoint else "endpoint")
     if settings.gateway and host_and_port(settings.gateway) is None:
         raise BadValue("must be HOST:PORT", "gateway")

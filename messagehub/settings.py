@@ -166,7 +166,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The key of that certificate."""
     site_endpoint: str = ""
     """Where this hub takes what other hubs of the site forward: `tcp://HOST:PORT`, which they can reach. Beside a TCP
-    endpoint: five ports above it."""
+    endpoint: five ports above it. Two ports above that, they hear what is published to topics here."""
     gateway: str = ""
     """Where the hub's Arrow Flight gateway serves, which other hosts can reach: `HOST:PORT`. By default the host of
     `site_endpoint`, and any port."""
@@ -314,15 +314,36 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             path = Path(self.endpoint[6:])
             pushed, heard, retained = (path.with_name(f"{path.stem}-{end}.sock") for end in ("in", "out", "stored"))
             return f"ipc://{pushed}", f"ipc://{heard}", f"ipc://{retained}"
-        base, _, text = self.endpoint.rpartition(":")
-        first, second, third = (int(text) + step if 0 < int(text) < 65532 else 0 for step in (2, 3, 4))
-        return f"{base}:{first}", f"{base}:{second}", f"{base}:{third}"
+        first, second, third = (ports_above(self.endpoint, step) for step in (2, 3, 4))
+        return first, second, third
+
+    @property
+    def site_topics_endpoint(self) -> str:
+        """Where subscribers listen to what is published on other hosts of the site."""
+        if self.endpoint.startswith("ipc://"):
+            path = Path(self.endpoint[6:])
+            return f"ipc://{path.with_name(f'{path.stem}-site.sock')}"
+        return ports_above(self.endpoint, 6)
+
+    @property
+    def hubs_endpoint(self) -> str:
+        """Where this hub takes what other hubs of the site forward; empty if no setting says it."""
+        if self.site_endpoint:
+            return self.site_endpoint
+        return ports_above(self.endpoint, 5) if self.endpoint.startswith("tcp://") else ""
 
     @property
     def is_local(self) -> bool:
         """Whether the endpoint is the one of this directory, so that its lock tells if a broker runs."""
         own = f"ipc://{socket_path(self.dir, 'broker.sock')}"
         return self.endpoint == own or (self.curve and not self.key_file)  # the file there says where it listens
+
+
+def ports_above(endpoint: str, step: int) -> str:
+    """Return the TCP endpoint that is so many ports above another one; any port if there is no such port."""
+    base, _, text = endpoint.rpartition(":")
+    port = int(text) + step if int(text) else 0
+    return f"{base}:{port if port < 65536 else 0}"
 
 
 def default_dir() -> Path:

@@ -442,4 +442,5 @@ class SiteHost(Struct, kw_only=True, frozen=True):
     gateway: Annotated[
         str, Meta(description="where its Arrow Flight gateway gives what is in its memory; empty without one")
     ] = ""
+    topics: Annotated[str, Meta(description="where other hubs hear what is published to topics there")] = ""
     version: Annotated[str, Meta(description="the version of its hub's program")] = ""

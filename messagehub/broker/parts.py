@@ -27,7 +27,7 @@ from messagehub.broker.request_queue import COUNTERS, UNKNOWN, Request, RequestQ
 from messagehub.broker.schema_worker.checker import SchemaChecker
 from messagehub.broker.stats import BrokerStats
 from messagehub.broker.status import BrokerInfo
-from messagehub.broker.topics.proxy import TopicProxy
+from messagehub.broker.topics.proxy import SiteEnds, TopicProxy
 from messagehub.broker.topics.retained import RetainedTopics
 from messagehub.broker.topics.subscriptions import ReportedSubscriptions
 from messagehub.broker.tracing import TraceRing
@@ -36,7 +36,7 @@ from messagehub.broker.transports.router import Router
 from messagehub.errors import ConfigurationError
 from messagehub.runtime.metrics import Metrics
 from messagehub.runtime.supervision import Supervisor
-from messagehub.settings import Settings
+from messagehub.settings import Settings, ports_above
 from messagehub.shm.channel_directory.domain_lock import DomainLock
 from messagehub.shm.channel_directory.location import directory_of
 from messagehub.shm.errors import Busy, DataBlockError
@@ -83,7 +83,7 @@ class Parts:
         self.authentication = Authentication(settings, self.place, identify, supervisor)
         self.stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._closing.callback(os.close, self.stop_fd)
-        self.topics = TopicProxy(self.authentication, supervisor)
+        self.topics = TopicProxy(self.authentication, supervisor, is_member=bool(settings.site))
         self._closing.callback(self.topics.close)
 
     def _make_registry(self, settings: Settings, open_store: Callable[[], Store], supervisor: Supervisor) -> int:
@@ -203,8 +203,12 @@ class Parts:
         authentication = self.authentication
         control, control_here = authentication.bind(self.router.socket, CONTROL, settings.endpoint, local.endpoint)
         events, events_here = self.publisher.bind(authentication, settings.events_endpoint, local.events_endpoint)
+        site = None
+        if settings.site:
+            hubs = ports_above(settings.hubs_endpoint, 2)
+            site = SiteEnds(hubs, settings.site_topics_endpoint, local.site_topics_endpoint)
         topics, topics_here = self.topics.start(
-            settings.topic_endpoints, local.topic_endpoints, is_first=self.place.is_first
+            settings.topic_endpoints, local.topic_endpoints, is_first=self.place.is_first, site=site
         )
         if local.local_socket is not None:
             self.local_socket.bind(local.local_socket)

@@ -18,7 +18,7 @@ from messagehub.errors import ConfigurationError
 from messagehub.runtime.supervision import Supervisor
 from messagehub.security.credentials import new_token
 from messagehub.security.private_files import read_private, write_private
-from messagehub.setting_checks import host_and_port, is_loopback
+from messagehub.setting_checks import host_and_port, is_any_address, is_loopback
 from messagehub.settings import Settings
 
 log = logging.getLogger("messagehub.gateway")
@@ -54,7 +54,7 @@ def gateway_address(settings: Settings) -> tuple[str, int]:
 def check_gateway(settings: Settings) -> None:
     """Refuse what the gateway could not serve with, or what would send data in the clear."""
     host, _ = gateway_address(settings)
-    if host in ("", "*", "0.0.0.0", "::"):
+    if is_any_address(host):
         raise ConfigurationError(
             f"the gateway would serve at {host or 'every address'}, which other hosts cannot connect to: name an"
             " address of this host with --gateway HOST:PORT"

@@ -10,6 +10,7 @@ from time import monotonic
 
 import msgspec
 
+from messagehub.broker.topics.other_hubs import HubTopics
 from messagehub.errors import ConfigurationError, StoreError
 from messagehub.store.etcd import messages
 from messagehub.store.etcd.client import EtcdClient
@@ -31,6 +32,8 @@ class HostEntry(msgspec.Struct, kw_only=True, frozen=True):
     endpoint: str
     key: str
     """The public key that it shows to other hubs, and that they show to it."""
+    topics: str = ""
+    """Where it sends what is published to topics there."""
     gateway: str = ""
     """Where its Arrow Flight gateway serves; empty while it has none."""
     gateway_secret: str = ""
@@ -57,6 +60,7 @@ class SiteHosts:
         self._put_at = 0.0
         self._put: HostEntry | None = None
         self._own_gateway: dict[str, str] = {}
+        self._own_topics = ""
         self._changed_at: dict[str, int] = {}
         """The revisions of etcd at which the entries were changed, as they were read last."""
 
@@ -76,7 +80,7 @@ class SiteHosts:
     def keep(self, *, revision: int, is_degraded: bool) -> None:
         """Renew the lease, and say how far this hub is. A lease that has run out is replaced by a new one."""
         self.entry = msgspec.structs.replace(
-            self.entry, revision=revision, is_degraded=is_degraded, **self._own_gateway
+            self.entry, revision=revision, is_degraded=is_degraded, topics=self._own_topics, **self._own_gateway
         )
         written = self._put
         if monotonic() < self._put_at and (
@@ -98,6 +102,18 @@ class SiteHosts:
     def set_gateway(self, location: str, *, secret: str, certificate: str) -> None:
         """Say where the gateway of this host is, from the next `keep` on. Another thread may call this."""
         self._own_gateway = {"gateway": location, "gateway_secret": secret, "gateway_certificate": certificate}
+
+    def set_topics(self, endpoint: str) -> None:
+        """Say where other hubs hear what is published here, from the next `keep` on. Another thread may call this."""
+        self._own_topics = endpoint
+
+    def topics(self) -> frozenset[HubTopics]:
+        """Return where what is published on the other hosts is to be heard."""
+        return frozenset(
+            HubTopics(entry.topics, entry.key)
+            for name, entry in self.seen.items()
+            if name != self.entry.host and entry.topics
+        )
 
     def refresh(self) -> None:
         """Read who is there."""
@@ -125,6 +141,7 @@ class SiteHosts:
                     lag=max(newest - entry.revision, 0),
                     endpoint=entry.endpoint,
                     gateway=entry.gateway,
+                    topics=entry.topics,
                     version=entry.version,
                 )
             )

@@ -12,6 +12,7 @@ from collections import deque
 from contextlib import ExitStack
 from functools import partial
 from time import monotonic
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -38,6 +39,7 @@ from messagehub.cluster.transfer import is_half_imported
 from messagehub.errors import ConfigurationError, GatewayUnavailable, StoreError
 from messagehub.runtime.supervision import Supervisor
 from messagehub.security.credentials import server_keys
+from messagehub.setting_checks import is_loopback
 from messagehub.settings import Settings
 from messagehub.shm.identity import host
 from messagehub.store.etcd.client import EtcdClient
@@ -74,7 +76,13 @@ class SiteMembership:
         self._settings = settings
         self._supervisor = Supervisor()
         self._access = etcd_access(settings)
-        self._endpoint = _site_endpoint(settings)
+        self._endpoint = settings.hubs_endpoint
+        if not self._endpoint:
+            raise ConfigurationError(
+                f"a member of site {settings.site!r} needs an address for the other hubs: name --site-endpoint"
+                " tcp://HOST:PORT, or a TCP --endpoint"
+            )
+        self._warn_of_loopback()
         self._news: deque[News] = deque()
         self._stopping = threading.Event()
         self._must_load = False
@@ -84,9 +92,17 @@ class SiteMembership:
         self._election: Election | None = None
         self._watch: HeadWatch | None = None
         self._preparing: threading.Thread | None = None
-        self._seen: tuple[frozenset[str], frozenset[str]] | None = None
+        self._seen: HostsSeen | None = None
         self._closing = ExitStack()
         self._closing.callback(os.close, self.wake_fd)
+
+    def _warn_of_loopback(self) -> None:
+        """Tell that hubs of other hosts cannot reach this one, if etcd is where they could be."""
+        etcd_hosts = [urlsplit(url).hostname or "" for url in self._settings.etcd.split(",")]
+        own, _, _ = self._endpoint.removeprefix("tcp://").rpartition(":")
+        if is_loopback(own) and not all(is_loopback(name) for name in etcd_hosts):
+            said = "site %s: other hubs are to reach this one at %s, which they cannot from another host: name an"
+            log.warning(said + " address of this host with --site-endpoint", self.site, self._endpoint)
 
     # -- beginning and ending ------------------------------------------------------------------------------
 
@@ -198,6 +214,9 @@ class SiteMembership:
             for each in hosts.listed(self._leader_host, newest)
         ]
 
+    def set_topics(self, endpoint: str) -> None:
+        self._hosts.set_topics(endpoint)
+
     def gateway(self, host: str) -> Gateway:
         entry = self._hosts.seen.get(host)
         if entry is None:
@@ -271,10 +290,10 @@ class SiteMembership:
             except StoreError as error:
                 log.debug("the hosts of the site cannot be read: %s", error.message)
             else:
-                seen = (self._hosts.known, frozenset(self._hosts.seen))
+                seen = HostsSeen(self._hosts.known, frozenset(self._hosts.seen), self._hosts.topics())
                 if seen != self._seen:
                     self._seen = seen
-                    self._tell_loop(HostsSeen(*seen))
+                    self._tell_loop(seen)
             self._stopping.wait(HOSTS_SECONDS)
 
     def _take_over(self) -> None:
@@ -318,15 +337,3 @@ class SiteMembership:
         if site_id and not self._file.site_id:
             self._file = msgspec.structs.replace(self._file, site_id=site_id)
             write_site_file(self._settings, self._file)
-
-
-def _site_endpoint(settings: Settings) -> str:
-    if settings.site_endpoint:
-        return settings.site_endpoint
-    if not settings.endpoint.startswith("tcp://"):
-        raise ConfigurationError(
-            f"a member of site {settings.site!r} needs an address for the other hubs: name --site-endpoint"
-            " tcp://HOST:PORT, or a TCP --endpoint"
-        )
-    base, _, port = settings.endpoint.rpartition(":")
-    return f"{base}:{int(port) + 5 if int(port) else 0}"

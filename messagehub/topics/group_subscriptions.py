@@ -3,6 +3,8 @@
 Rule 1: it hears everything, and keeps its share (group_shares.py), of each of the two sockets by itself.
 Rule 2: a thread says to the broker again and again that it is there, and that it is ready for a share that is proposed.
 Without an answer for as long as the broker said it keeps nothing more, and counts that as lost.
+Rule 3: a group is of one host. What is published on other hosts of a site is not shared, since the members there would
+get it too, and each message is for one member only.
 """
 
 import asyncio
@@ -35,6 +37,8 @@ LEAVE_SECONDS = 5.0
 
 
 class GroupSubscription(Subscription):
+    hears_site = False
+
     def __init__(
         self,
         patterns: Patterns,

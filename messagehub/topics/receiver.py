@@ -1,4 +1,6 @@
-"""The two SUB sockets of a client, for plain and for retained topics, and the thread that receives from them.
+"""The SUB sockets of a client, for plain and for retained topics, and the thread that receives from them.
+
+In a site there is a third one, for what is published to plain topics on other hosts.
 
 Rule 1: the sockets belong to whoever holds `_owner`. A reader whose messages come in quick succession takes them over
 from the thread and receives by itself, which saves it a thread switch for each. The thread leaves them to readers for a
@@ -8,7 +10,7 @@ moment, and goes on when none receives. No reader does while another one waits, 
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -31,14 +33,15 @@ YIELD_SECONDS = 0.05
 Context = zmq.Context[zmq.Socket[bytes]]
 _NOBLOCK, _EVENTS, _POLLIN = int(zmq.NOBLOCK), int(zmq.EVENTS), int(zmq.POLLIN)
 Order = Callable[[zmq.Socket[bytes]], None]
-Endpoints = tuple[str, str]
+Endpoints = tuple[str, str, str]
+"""Of plain topics, of retained ones, and of plain ones of other hosts: empty in a hub that is a member of no site."""
 
 
 class TopicReceiver:
     """libzmq connects again by itself after a broker's restart and repeats the subscriptions.
 
-    An echo is a frame that begins with END, as no topic does: heard on both sockets once the broker knows every filter
-    that was set before the echo's own.
+    An echo is a frame that begins with END, as no topic does: heard on the first two sockets once the broker knows
+    every filter that was set before the echo's own.
     """
 
     def __init__(
@@ -49,8 +52,11 @@ class TopicReceiver:
         secure: Order,
         on_defect: Callable[[], None],
     ) -> None:
-        """`endpoints` are of plain and of retained topics; `secure` gives a socket the keys it needs."""
+        """`secure` gives a socket the keys it needs."""
         self.endpoints = endpoints
+        self._context, self._secure = context, secure
+        self._prefixes: Counter[bytes] = Counter()
+        """What is subscribed to, and how often."""
         self._routes = routes
         self._on_defect = on_defect
         self._orders: deque[Callable[[], None]] = deque()
@@ -60,10 +66,9 @@ class TopicReceiver:
         self._owner = HandoverLock()
         self._is_driven = False
         self._driven_at = 0.0
-        self._plain, self._retained = (self._open(context, endpoint, secure) for endpoint in endpoints)
         self._poller = zmq.Poller()
-        self._poller.register(self._plain, zmq.POLLIN)
-        self._poller.register(self._retained, zmq.POLLIN)
+        self._plain, self._retained = self._open(endpoints[0]), self._open(endpoints[1])
+        self._site = self._open(endpoints[2]) if endpoints[2] else None
         self._poller.register(self._owner.open(), zmq.POLLIN)
         self._thread = threading.Thread(target=self._run, name="messagehub-topics", daemon=True)
         self._thread.start()
@@ -89,10 +94,16 @@ class TopicReceiver:
         before, self.endpoints = self.endpoints, endpoints
 
         def reconnect() -> None:
-            for socket, old, new in zip((self._plain, self._retained), before, endpoints, strict=True):
-                if old != new:
-                    socket.disconnect(old)
-                    socket.connect(new)
+            for socket, old, new in zip((self._plain, self._retained, self._site), before, endpoints, strict=True):
+                if socket is not None and old != new:
+                    if old:
+                        socket.disconnect(old)
+                    if new:
+                        socket.connect(new)
+            if self._site is None and endpoints[2]:
+                self._site = self._open(endpoints[2])
+                for prefix in self._prefixes.elements():
+                    self._site.setsockopt(zmq.SUBSCRIBE, prefix)
 
         self._order(reconnect)
 
@@ -102,21 +113,26 @@ class TopicReceiver:
         if self._thread is not threading.current_thread():
             self._thread.join(CLOSE_SECONDS)
 
-    @staticmethod
-    def _open(context: Context, endpoint: str, secure: Order) -> zmq.Socket[bytes]:
-        socket = context.socket(zmq.SUB)
+    def _open(self, endpoint: str) -> zmq.Socket[bytes]:
+        socket = self._context.socket(zmq.SUB)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.RCVHWM, RECEIVE_QUEUE)
         socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
-        secure(socket)
+        self._secure(socket)
         socket.connect(endpoint)
+        self._poller.register(socket, zmq.POLLIN)
         return socket
 
     def _set_filters(self, option: int, prefixes: Iterable[bytes]) -> None:
-        for socket in (self._plain, self._retained):
-            for prefix in prefixes:
-                socket.setsockopt(option, prefix)
+        for prefix in prefixes:
+            self._plain.setsockopt(option, prefix)
+            self._retained.setsockopt(option, prefix)
+            if prefix.startswith(END):  # an echo or the marks of a group, which are of this host
+                continue
+            self._prefixes[prefix] += 1 if option == zmq.SUBSCRIBE else -1
+            if self._site is not None:
+                self._site.setsockopt(option, prefix)
 
     def _order(self, order: Callable[[], None]) -> None:
         if not self._is_closed:
@@ -164,6 +180,8 @@ class TopicReceiver:
             self._is_closed = True
             self._plain.close(0)
             self._retained.close(0)
+            if self._site is not None:
+                self._site.close(0)
             self._owner.close()
             self._owner.release()
 
@@ -185,7 +203,7 @@ class TopicReceiver:
         if self._is_closed:  # another holder may have used up the interrupt
             return
         for ready, _ in self._poller.poll(None if deadline is None else _milliseconds_to(deadline)):
-            if ready is self._plain or ready is self._retained:
+            if isinstance(ready, zmq.Socket):
                 self._receive(ready, burst)
                 self._routes.wake()
             else:
@@ -193,7 +211,7 @@ class TopicReceiver:
 
     def _receive(self, socket: zmq.Socket[bytes], burst: int) -> None:
         recv, get, deliver = socket.recv, socket.get, self._routes.deliver
-        is_retained = socket is self._retained
+        is_retained, is_of_site = socket is self._retained, socket is self._site
         for count in range(burst):
             if count == 1 and not int(get(_EVENTS)) & _POLLIN:
                 return  # the usual single message: asking is cheaper than the exception below
@@ -203,10 +221,12 @@ class TopicReceiver:
                 return
             if frame[:1] != END:
                 try:
-                    deliver(frame, is_retained=is_retained)
+                    deliver(frame, is_retained=is_retained, is_of_site=is_of_site)
                 except Exception:  # a defect at one message must not end the receiving of all others
                     log.exception("a message of %d bytes could not be delivered", len(frame))
                     self._on_defect()
+            elif is_of_site:
+                continue  # no hub sends that
             elif frame.startswith(GROUP):
                 self._routes.mark(frame, is_retained=is_retained)
             else:

@@ -78,8 +78,8 @@ class TopicRoutes:
             self._routes = heard_still
             return True
 
-    def deliver(self, frame: bytes, *, is_retained: bool = False) -> None:
-        """Put the message into the buffers of all subscriptions that match.
+    def deliver(self, frame: bytes, *, is_retained: bool = False, is_of_site: bool = False) -> None:
+        """Put the message into the buffers of all subscriptions that match. `is_of_site`: it is of another host.
 
         Call `wake` when no more messages are at hand.
         """
@@ -108,7 +108,7 @@ class TopicRoutes:
             numbers[message.publisher] = number + 1
             for reference in route.subscriptions:
                 subscription = reference()
-                if subscription is None:
+                if subscription is None or (is_of_site and not subscription.hears_site):
                     continue
                 if missed > 0:
                     subscription.miss(missed)

@@ -1,7 +1,8 @@
-"""What all topics of a client share: the broker's endpoints, one context, and the two SUB sockets that hear.
+"""What all topics of a client share: the broker's endpoints, one context, and the SUB sockets that hear.
 
 Rule 1: nothing is opened before it is needed, and nothing after `stop`.
-Rule 2: when `hear` has returned, all that is published after that is heard.
+Rule 2: when `hear` has returned, all that is published on this host after that is heard. Other hosts of a site learn of
+it a moment later.
 """
 
 import os
@@ -82,8 +83,8 @@ class TopicSockets:
         return receiver.drive(is_done, seconds, burst)
 
     def _listening(self, deadline: float) -> TopicReceiver:
-        plain, retained = self._endpoints(deadline, "topics_out", "topics_retained", to="subscribe to")
-        endpoints = plain, retained
+        found = self._endpoints(deadline, "topics_out", "topics_retained", to="subscribe to")
+        endpoints = found["topics_out"], found["topics_retained"], found.get("topics_site", "")
         context = self.open_context()
         with self._opening:
             self.check_open()
@@ -120,20 +121,26 @@ class TopicSockets:
             receiver.forget(echo)
         raise SendTimeout("the broker did not confirm the subscription in time")
 
+    def is_in_site(self) -> bool:
+        """Return whether the broker is a member of a site."""
+        hello = self._connection.hello
+        return hello is not None and bool(hello.site)
+
     # -- opening and closing -------------------------------------------------------------------------------
 
     def endpoint_in(self, deadline: float) -> str:
         """Return the endpoint at which the broker takes messages from us now."""
-        return self._endpoints(deadline, "topics_in", to="publish")[0]
+        return self._endpoints(deadline, "topics_in", to="publish")["topics_in"]
 
-    def _endpoints(self, deadline: float, *names: str, to: str) -> list[str]:
+    def _endpoints(self, deadline: float, *names: str, to: str) -> dict[str, str]:
+        """Return the endpoints of the broker, these among them."""
         try:
             hello = self._connection.ask_hello(timeout=max(deadline - time.monotonic(), 0.001))
         except BrokerUnavailable as missing:
             raise without_broker(missing) from missing
         if any(name not in hello.endpoints for name in names):
             raise Forbidden(f"this peer may not {to} topics: that takes a right without a pattern")
-        return [hello.endpoints[name] for name in names]
+        return hello.endpoints
 
     def secure(self, socket: zmq.Socket[bytes], endpoint: str) -> None:
         self._connection.keys(endpoint).secure(socket)

@@ -45,6 +45,9 @@ Drive = Callable[[Callable[[], bool], float, int], bool]
 class Subscription(ClosedWhenForgotten):
     """Gives messages by iterating, by `async for`, by `receive`, or to a callback."""
 
+    hears_site = True
+    """Whether it gets what is published on other hosts of the site."""
+
     def __init__(
         self,
         patterns: Patterns,

@@ -6,6 +6,7 @@ Rule 2: every call has a deadline, and without a broker it says so at once.
 """
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -33,6 +34,8 @@ from messagehub.topics.subscriptions import BUFFER_BYTES, Overflow, Subscription
 from registry import commands, names, replies
 from registry.records import PlainTopic, RetainedTopic, TopicPosition
 from registry.topics.patterns import Pattern, Patterns
+
+log = logging.getLogger("messagehub.topics")
 
 
 class Topics:
@@ -174,6 +177,8 @@ class Topics:
             drive=self._sockets.drive,
         )
         self._sockets.hear(subscription, deadline)
+        if self._sockets.is_in_site():
+            log.warning("group %r shares what is published on this host, and hears nothing of others", group)
         try:
             registration = self._register(command, deadline)
             subscription.start(registration)

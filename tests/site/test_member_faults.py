@@ -136,9 +136,11 @@ def test_reads_go_on_without_a_leader_and_commands_are_refused_as_retryable(tmp_
             assert "site" in said[0]
             assert hub.ask({"type": "PING"})["type"] == "PONG"
         eventually(lambda: beta.hosts()["age_seconds"] > 5)
+        eventually(lambda: all("etcd does not confirm" in hub.log() for hub in hosts.hubs.values()))
         alone.go_on()
         eventually(lambda: beta.ask(producer("after"))["type"] == "PRODUCER_REGISTER_ACK")
         eventually(lambda: all("problems" not in hub.ask({"type": "PING"}) for hub in hosts.hubs.values()))
+        assert all("all is well again" in hub.log() for hub in hosts.hubs.values())
 
 
 PROGRAM = """

@@ -47,6 +47,14 @@ def run(*arguments: str) -> tuple[int, str]:
         (["--site", "lab", "--etcd", "nowhere", "--site-endpoint", "tcp://127.0.0.1:0"], "is no address of etcd"),
         (["--site", "lab", "--etcd", "http://127.0.0.1:1", "--site-endpoint", "ipc:///x"], "must be tcp://HOST:PORT"),
         (
+            ["--site", "lab", "--etcd", "http://127.0.0.1:1", "--site-endpoint", "tcp://0.0.0.0:5575"],
+            "site_endpoint = 'tcp://0.0.0.0:5575' stands for all addresses",
+        ),
+        (
+            ["--site", "lab", "--etcd", "http://127.0.0.1:1", "--endpoint", "tcp://*:5570", "--curve"],
+            "endpoint = 'tcp://*:5570' stands for all addresses",
+        ),
+        (
             ["--site", "lab", "--etcd", "http://127.0.0.1:1", "--etcd-user", "me", "--site-endpoint", "tcp://[::1]:0"],
             "only one is given",
         ),

@@ -29,6 +29,7 @@ _LATER = (b"300", b"try again", b"")
 """With 300 libzmq closes the connection and the peer tries again; after 400 it would never try again."""
 CONTROL, EVENTS = "control", "events"
 TOPICS_IN, TOPICS_OUT, TOPICS_RETAINED = "topics_in", "topics_out", "topics_retained"
+TOPICS_SITE, HUBS = "topics_site", "hubs"
 Context = zmq.Context[zmq.Socket[bytes]]
 Identify = Callable[[str, str, str, str], str | None]
 """Takes domain, mechanism, peer address and public key, and returns the name of the peer, or None to refuse it."""
@@ -48,6 +49,9 @@ class Authentication:
         self._place = place
         self._identify = identify
         self._keys: KeyPair | None = server_keys(settings.keys_path) if settings.curve else None
+        self._site_keys: KeyPair | None = server_keys(settings.keys_path) if settings.site else None
+        self.hub_keys: frozenset[str] = frozenset()
+        """The keys of the other hubs of the site."""
 
     @property
     def server_key(self) -> str:
@@ -55,11 +59,19 @@ class Authentication:
 
     def start(self, context: Context) -> None:
         """Authenticate every peer of the context's sockets from now on, until the context ends."""
-        if self._identify is not None:
+        if self._identify is not None or self._site_keys is not None:
             handler = context.socket(zmq.REP)
             handler.setsockopt(zmq.LINGER, 0)
             handler.bind("inproc://zeromq.zap.01")
-            self._supervisor.start("messagehub-authentication", partial(_answer, handler, self._identify))
+            self._supervisor.start("messagehub-authentication", partial(_answer, handler, self._name))
+
+    def _name(self, domain: str, mechanism: str, address: str, key: str) -> str | None:
+        """As `Identify`."""
+        if domain == HUBS:
+            if key not in self.hub_keys:
+                raise TryAgainLater  # it may be published in a moment
+            return HUBS
+        return self._identify(domain, mechanism, address, key) if self._identify is not None else None
 
     def bind(
         self, socket: "zmq.Socket[bytes]", domain: str, endpoint: str, local: str = "", *, or_any_port: bool = False
@@ -78,6 +90,27 @@ class Authentication:
         socket.setsockopt(zmq.CURVE_SERVER, 1)
         socket.setsockopt(zmq.CURVE_SECRETKEY, self._keys.secret.encode())
         return self._bind(socket, endpoint, or_any_port), bound_locally
+
+    def bind_for_hubs(self, socket: "zmq.Socket[bytes]", domain: str, endpoint: str) -> str:
+        """Bind a socket of this domain for the other hubs of the site too, and return its endpoint.
+
+        This comes after `bind`: in a hub without keys, what is bound afterwards would be for hubs only.
+        """
+        assert self._site_keys is not None
+        socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        socket.setsockopt(zmq.ZAP_DOMAIN, HUBS.encode())
+        socket.setsockopt(zmq.CURVE_SERVER, 1)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, self._site_keys.secret.encode())
+        bound = self._bind(socket, endpoint, or_any_port=True)
+        socket.setsockopt(zmq.ZAP_DOMAIN, domain.encode())  # for `rebind`
+        return bound
+
+    def secure_for_hub(self, socket: "zmq.Socket[bytes]", key: str) -> None:
+        """Have what the socket connects to next be a hub of the site that has this key."""
+        assert self._site_keys is not None
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, self._site_keys.public.encode())
+        socket.setsockopt(zmq.CURVE_SECRETKEY, self._site_keys.secret.encode())
+        socket.setsockopt(zmq.CURVE_SERVERKEY, key.encode())
 
     def _bind(self, socket: "zmq.Socket[bytes]", endpoint: str, or_any_port: bool) -> str:
         try:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple, Protocol
 
 from messagehub.broker.access.access_control import ReturnPath
+from messagehub.broker.topics.other_hubs import HubTopics
 from registry.events import AnyEvent
 from registry.records import SiteHost
 from registry.registry import Registry
@@ -75,10 +76,11 @@ class Asked(NamedTuple):
 
 
 class HostsSeen(NamedTuple):
-    """The hosts that are members, and those of them whose lease lives."""
+    """The hosts that are members, those of them whose lease lives, and where the topics of the others are heard."""
 
     known: frozenset[str]
     alive: frozenset[str]
+    topics: frozenset[HubTopics]
 
 
 class Gateway(NamedTuple):
@@ -123,6 +125,9 @@ class SiteLink(Protocol):
 
     def hosts(self) -> list[SiteHost]:
         """Return the hosts of the site as they were seen last."""
+
+    def set_topics(self, endpoint: str) -> None:
+        """Let other hubs know where to hear what is published to topics here."""
 
     def gateway(self, host: str) -> Gateway:
         """Return the gateway of a host; raise GatewayUnavailable where there is none, or the host is lost."""

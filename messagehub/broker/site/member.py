@@ -1,7 +1,8 @@
 """One hub of a site, in its loop: it leads, or follows the hub that does.
 
 Rule 1: a follower decides nothing. It applies what the leader has written, answers every read from that, and forwards
-commands and heartbeats. Workers and subscribers are the business of the hub of their host, whoever leads.
+commands and heartbeats. Workers and subscribers are the business of the hub of their host, whoever leads; what is
+published to topics goes from hub to hub, past the leader.
 Rule 2: a hub that is elected leads once its copy has reached what the leaders before it have written.
 Rule 3: whatever goes wrong with the store of a leader ends its leadership. What waits is refused as retryable, and the
 records are loaded anew; until then, reads that would show a change which may not be stored are refused.
@@ -61,6 +62,9 @@ class SiteMember:
         self._must_look = True
         """Whether the leader has to hear of everything that is to be seen on this host."""
         self._tell_at = 0.0
+        self._well_at = monotonic()
+        self._is_unwell = False
+        """Whether the log says that something is wrong with the site."""
         self._send_again_at: float | None = None
         """When to send what a hub that does not lead has sent back."""
         self._own_leadership = 0
@@ -82,6 +86,7 @@ class SiteMember:
         parts.stats.add(lambda: {"forwarded_commands": self._forwarded.count, "site_loads": self._copy.loads})
         parts.stats.add_gauges(self._gauges)
         parts.requests.answer_by(HubPath, self._answer_hub)
+        self._link.set_topics(parts.topics.hubs_endpoint)
         if parts.access_control is not None:
             parts.access_control.is_registered = self._is_registered
 
@@ -164,19 +169,33 @@ class SiteMember:
     def _tell(self) -> None:
         registry = self._stored.registry
         self._link.tell(registry.revision)
-        age = self._link.age_seconds()
-        problems = self._parts.status.problems
+        self._show_problem(self._problem(self._link.age_seconds()))
+
+    def _problem(self, age: float) -> str:
+        """Return what keeps this hub from its site, or an empty text."""
+        why = self._link.problem()
+        said = f": {why}" if why else ""
         if age >= OLD_SECONDS:
-            why = self._link.problem()
-            problems["site"] = (
-                f"site {self._link.site!r}: etcd does not confirm that the copy of the registry is complete, for"
-                f" {age:.0f} s now; reads go on{f': {why}' if why else ''}"
-            )
-        elif self._leadership is None and self.role == "follower":
-            why = self._link.problem()
-            problems["site"] = f"site {self._link.site!r}: no hub leads it, so commands wait{f': {why}' if why else ''}"
-        else:
+            confirmed = f"etcd does not confirm that the copy of the registry is complete, for {age:.0f} s now"
+            return f"{confirmed}; reads go on{said}"
+        if self._leadership is None and self.role == "follower":
+            return f"no hub leads it, so commands wait{said}"
+        return ""
+
+    def _show_problem(self, problem: str) -> None:
+        """Have `status` show it. Log one that lasts longer than a change of leaders, and when it is over."""
+        problems = self._parts.status.problems
+        if not problem:
             problems.pop("site", None)
+            self._well_at = monotonic()
+            if self._is_unwell:
+                self._is_unwell = False
+                log.info("site %s: all is well again", self._link.site)
+            return
+        problems["site"] = f"site {self._link.site!r}: {problem}"
+        if not self._is_unwell and monotonic() - self._well_at >= OLD_SECONDS:
+            self._is_unwell = True
+            log.warning("site %s: %s", self._link.site, problem)
 
     # -- following -----------------------------------------------------------------------------------------
 
@@ -400,6 +419,7 @@ class SiteMember:
 
     def _take_hosts(self, hosts: site_link.HostsSeen) -> None:
         self._hosts = hosts
+        self._parts.topics.follow(hosts.topics)
         self._end_lost_hosts()
 
     def _end_lost_hosts(self) -> None:

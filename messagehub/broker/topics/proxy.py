@@ -11,45 +11,66 @@ messages wait in the queue of the incoming socket. Without that, a message for s
 be lost although its publisher was told that it was sent.
 Rule 3: a queue has at most HIGH_WATER_MARK frames of at most MAX_FRAME_BYTES: 650 MiB for each subscriber that is
 behind.
+Rule 4: in a site, the other hubs subscribe to what was pushed here, and what was pushed there leaves here on a third
+socket, to which no hub subscribes. So a message comes to a host once, and never goes on from there.
 """
 
 import logging
-import threading
+from typing import NamedTuple
 
 import zmq
 
-from messagehub.broker.access.authentication import TOPICS_IN, TOPICS_OUT, TOPICS_RETAINED, Authentication, rebind
-from messagehub.protocol.topic_frames import MAX_FRAME_BYTES, group_frame
+from messagehub.broker.access.authentication import (
+    TOPICS_IN,
+    TOPICS_OUT,
+    TOPICS_RETAINED,
+    TOPICS_SITE,
+    Authentication,
+)
+from messagehub.broker.topics.other_hubs import HubTopics, OtherHubs
+from messagehub.broker.topics.relay import HIGH_WATER_MARK, Context, Relay
+from messagehub.protocol.topic_frames import group_frame
 from messagehub.runtime.supervision import Supervisor
 from registry.topics.subscriber_groups import Mark
 
 log = logging.getLogger("messagehub.broker")
 
-HIGH_WATER_MARK = 10_000
 RETURN_SECONDS = 0.5
 """How long subscribers have to come back; they try to connect at least every 0.2 s (`topic_receiver`)."""
-HEARTBEAT_MS = 2_000
-SILENCE_MS = 10_000
-Context = zmq.Context[zmq.Socket[bytes]]
 Ends = tuple[str, str, str]
 """The endpoints where publishers push, and where subscribers receive pushed messages and retained topics."""
 
 
+class SiteEnds(NamedTuple):
+    """The endpoints of a member of a site: for the other hubs, and for subscribers here (two ways)."""
+
+    hubs: str
+    subscribers: str
+    local_subscribers: str
+
+
 class TopicProxy:
-    def __init__(self, authentication: Authentication, supervisor: Supervisor) -> None:
+    def __init__(self, authentication: Authentication, supervisor: Supervisor, *, is_member: bool = False) -> None:
+        """`is_member`: this hub is a member of a site."""
+        self.hubs_endpoint = ""
+        """Where the other hubs of the site subscribe."""
         self._authentication = authentication
         self._context: Context = zmq.Context()
         authentication.start(self._context)
         is_steered = bool(authentication.server_key)
-        self._plain = _Proxy(self._context, "plain", supervisor, is_steered=is_steered)
-        self._retained = _Proxy(self._context, "retained", supervisor, is_steered=is_steered)
+        self._plain = _Entrance(self._context, "plain", supervisor, is_steered=is_steered)
+        self._retained = _Entrance(self._context, "retained", supervisor, is_steered=is_steered)
+        self._site = OtherHubs(self._context, authentication, supervisor) if is_member else None
         self.retained = self._retained.entrance
         """The socket into which the broker's thread sends stored messages."""
 
-    def start(self, ends: Ends, local_ends: Ends, *, is_first: bool) -> tuple[dict[str, str], dict[str, str]]:
+    def start(
+        self, ends: Ends, local_ends: Ends, *, is_first: bool, site: SiteEnds | None = None
+    ) -> tuple[dict[str, str], dict[str, str]]:
         """Bind, begin, and return the endpoints as HELLO_ACK names them, and those for this host.
 
-        `is_first` means that no broker ran here before, so no subscribers have to come back.
+        `is_first` means that no broker ran here before, so no subscribers have to come back. `site` is what a member of
+        a site needs.
         """
         sockets = {
             TOPICS_IN: self._plain.incoming,
@@ -60,9 +81,21 @@ class TopicProxy:
         bound_here: dict[str, str] = {}
         for (domain, socket), end, local in zip(sockets.items(), ends, local_ends, strict=True):
             bound[domain], bound_here[domain] = self._authentication.bind(socket, domain, end, local, or_any_port=True)
+        if self._site is not None and site is not None:
+            self.hubs_endpoint = self._authentication.bind_for_hubs(self._plain.outgoing, TOPICS_OUT, site.hubs)
+            bound[TOPICS_SITE], bound_here[TOPICS_SITE] = self._authentication.bind(
+                self._site.outgoing, TOPICS_SITE, site.subscribers, site.local_subscribers, or_any_port=True
+            )
+            self._site.start("", bound[TOPICS_SITE])
         self._plain.start(bound[TOPICS_IN], bound[TOPICS_OUT], wait_seconds=0.0 if is_first else RETURN_SECONDS)
         self._retained.start("", bound[TOPICS_RETAINED])
         return bound, bound_here
+
+    def follow(self, hubs: frozenset[HubTopics]) -> None:
+        """Hear what is pushed at these hubs of the site, and let them hear what is pushed here."""
+        self._authentication.hub_keys = frozenset(hub.key for hub in hubs)
+        if self._site is not None:
+            self._site.follow(hubs)
 
     def echo(self, text: bytes) -> None:
         """Send the text to subscribers on both sockets, prefixed with a zero byte, with which no topic begins."""
@@ -78,87 +111,34 @@ class TopicProxy:
 
     def cut(self) -> None:
         """End the connections from other hosts, so that each is authenticated anew. What is under way may be lost."""
-        self._plain.cut()
-        self._retained.cut()
+        for proxy in self._proxies:
+            proxy.cut()
 
     def close(self) -> None:
         """Send what waits for subscribers that still read, and close the sockets."""
-        for proxy in (self._plain, self._retained):
+        for proxy in self._proxies:
             proxy.leave()
         self._context.term()
-        for proxy in (self._plain, self._retained):
+        for proxy in self._proxies:
             proxy.join()
 
+    @property
+    def _proxies(self) -> list[Relay]:
+        return [self._plain, self._retained, *([self._site] if self._site is not None else [])]
 
-class _Proxy:
-    """One pair of sockets and the thread that carries messages from the one to the other."""
+
+class _Entrance(Relay):
+    """Carries what is pushed, by publishers or by the broker's own thread."""
 
     def __init__(self, context: Context, name: str, supervisor: Supervisor, *, is_steered: bool) -> None:
-        self._name = name
-        self._supervisor = supervisor
-        self._thread: threading.Thread | None = None
-        self._endpoints = ("", "")
-        self._wait_seconds = 0.0
-        self._is_leaving = threading.Event()
-        self.incoming = context.socket(zmq.PULL)
-        self.incoming.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
-        self.incoming.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+        sockets = context.socket(zmq.PULL), context.socket(zmq.PUB)
+        super().__init__(context, name, sockets, supervisor, is_steered=is_steered)
         self.incoming.bind(f"inproc://{name}")
-        self.outgoing = context.socket(zmq.PUB)
-        self.outgoing.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
-        self.outgoing.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
-        self.outgoing.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE_MS)
-        self.outgoing.setsockopt(zmq.LINGER, 1000)
         self.entrance = context.socket(zmq.PUSH)  # for the broker's own thread
         self.entrance.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
         self.entrance.setsockopt(zmq.LINGER, 0)
         self.entrance.connect(f"inproc://{name}")
-        self._steered: zmq.Socket[bytes] | None = None
-        self._steering: zmq.Socket[bytes] | None = None
-        if is_steered:
-            self._steered, self._steering = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
-            self._steered.bind(f"inproc://{name}-steering")
-            self._steering.connect(f"inproc://{name}-steering")
-
-    def start(self, *endpoints: str, wait_seconds: float = 0.0) -> None:
-        """`endpoints` are those of both sockets; an empty one stands for a socket of this process only."""
-        self._endpoints = (endpoints[0], endpoints[1])
-        self._wait_seconds = wait_seconds
-        self._thread = self._supervisor.start(f"messagehub-topics-{self._name}", self._run)
-
-    def cut(self) -> None:
-        if self._steering is not None:
-            self._steering.send(b"TERMINATE", zmq.NOBLOCK)
 
     def leave(self) -> None:
-        """Close the sockets of the broker's thread; the caller ends the context afterwards."""
-        self._is_leaving.set()
         self.entrance.close()
-        if self._steering is not None:
-            self._steering.close(0)
-        if self._thread is None:
-            self._close_sockets()
-
-    def join(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            self._is_leaving.wait(self._wait_seconds)
-            self._wait_seconds = 0.0  # a thread that is started again does not wait
-            while True:
-                if self._steered is None:
-                    zmq.proxy(self.incoming, self.outgoing)
-                else:
-                    zmq.proxy_steerable(self.incoming, self.outgoing, None, self._steered)
-                    for socket, endpoint in zip((self.incoming, self.outgoing), self._endpoints, strict=True):
-                        rebind(socket, endpoint)
-        except zmq.ContextTerminated:
-            self._close_sockets()
-
-    def _close_sockets(self) -> None:
-        self.incoming.close(0)
-        self.outgoing.close()
-        if self._steered is not None:
-            self._steered.close(0)
+        super().leave()
