@@ -12,7 +12,7 @@ MATRIX ?= $(wildcard /usr/bin/python3.1[2-9] /usr/local/bin/python3.1[2-9] $(HOM
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help run-setup setup run test nightly soak check coverage format bench demo demo-live console-shots generate docs lock clean
+.PHONY: help run-setup setup run test nightly soak check coverage format bench demo demo-live demo-site console-shots generate docs lock clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-13s %s\n", $$1, $$2}'
@@ -61,6 +61,9 @@ demo: setup ## sensor data through a ring into Spark and out again, with a plot 
 
 demo-live: setup ## a hub with producers, consumers, a service and Spark to look at in a browser, until Ctrl-C
 	@exec $(BIN)/python examples/live_demo.py $(ARGS)
+
+demo-site: setup ## three hosts (namespaces; takes root) that share a registry, data and topics, and what fails is seen
+	@$(BIN)/python examples/site_demo.py $(ARGS)
 
 console-shots: setup ## take the pictures of docs/howto/console.md anew, in Chromium (docs/images/console/)
 	@$(BIN)/python -m tools.console_shots

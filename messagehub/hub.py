@@ -49,7 +49,7 @@ from messagehub.topics.topic import Bounds, Topic, open_topic
 from registry import names, replies
 
 
-@checked(but=("discover",))
+@checked(but=("discover", "publish"))
 class MessageHub(ClosedWhenForgotten):
     """A client of one hub. Threads share it; a forked child gets a connection and registrations of its own.
 

@@ -207,7 +207,9 @@ def _check_site(settings: Any) -> None:
         raise BadValue("must be tcp://HOST:PORT", "site_endpoint")
     hubs = host_and_port(settings.hubs_endpoint.removeprefix("tcp://"))
     if hubs is not None and is_any_address(hubs[0]):
-        said = "stands for all addresses, so other hubs cannot connect to it: name one in site_endpoint, tcp://HOST:PORT"
+        said = (
+            "stands for all addresses, so other hubs cannot connect to it: name one in site_endpoint, tcp://HOST:PORT"
+        )
         raise BadValue(said, "site_endpoint" if endpoint else "endpoint")
     if settings.gateway and host_and_port(settings.gateway) is None:
         raise BadValue("must be HOST:PORT", "gateway")

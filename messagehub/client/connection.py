@@ -61,7 +61,8 @@ class Connection:
     @property
     def hello(self) -> replies.HelloAck | None:
         """What the broker said of itself; None while there is no connection."""
-        return self._wire.hello
+        session = self._wire.session  # once: its owner may drop it at any time
+        return None if session is None else session.hello
 
     @property
     def is_used(self) -> bool:

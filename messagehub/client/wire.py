@@ -63,11 +63,6 @@ class Wire:
         self._refusal: HubError | None = None
         self._keys: ClientKeys | None = None
 
-    @property
-    def hello(self) -> replies.HelloAck | None:
-        session = self.session  # once: its owner may drop it at any time
-        return None if session is None else session.hello
-
     # -- by any thread -------------------------------------------------------------------------------------
 
     def check_open(self) -> None:

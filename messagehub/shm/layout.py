@@ -154,6 +154,10 @@ class Geometry:
         """The first word of a slot's line in the table."""
         return (self.table_offset + index * LINE_BYTES) // 8
 
+    def lines(self) -> range:
+        """The first word of each slot's line."""
+        return range(self.line(0), self.line(self.slot_count), LINE_BYTES // 8)
+
     def slot_offset(self, slot: int) -> int:
         return self.data_offset + slot * self.stride_bytes
 

@@ -53,6 +53,8 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
     _frame: bytes
     _body_at: int
     _headers: dict[str, Any]
+    frame_bytes: int
+    """How much memory the message takes, with headers and shared memory."""
     is_retained: bool = False
     """Whether it is of a retained topic, so that the broker has stored it."""
     _block: Any = None  # a table in shared memory, or why there is none
@@ -91,12 +93,7 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
     @property
     def size_bytes(self) -> int:
         """The size of the payload, or of the shared memory that holds it."""
-        return len(self._frame) - self._body_at if self._block is None else getattr(self._block, "nbytes", 0)
-
-    @property
-    def frame_bytes(self) -> int:
-        """How much memory the message takes, with headers and shared memory."""
-        return len(self._frame) if self._block is None else len(self._frame) + self.size_bytes
+        return len(self._frame) - self._body_at if self._block is None else _block_bytes(self._block)
 
     def ack(self, *, timeout: float | None = None) -> None:
         """Acknowledge the message.
@@ -145,8 +142,16 @@ def decode(frame: bytes, end: int, topic: str, is_retained: bool) -> Message | N
         headers = _decode_headers(memoryview(frame)[headers_at:body_at]) if headers_bytes else _NO_HEADERS
     except (ValueError, RecursionError, struct.error):
         return None
-    block = attach(memoryview(frame)[body_at:], topic) if is_in_block else None
-    return Message(topic, publisher, number, sent_at, kind, frame, body_at, headers, is_retained, block)
+    if not is_in_block:
+        return Message(topic, publisher, number, sent_at, kind, frame, body_at, headers, len(frame), is_retained)
+    block = attach(memoryview(frame)[body_at:], topic)
+    size = len(frame) + _block_bytes(block)
+    return Message(topic, publisher, number, sent_at, kind, frame, body_at, headers, size, is_retained, block)
+
+
+def _block_bytes(block: Any) -> int:
+    """Return the size of a table in shared memory; of the reason why there is none, 0."""
+    return int(getattr(block, "nbytes", 0))
 
 
 def from_store(
@@ -166,6 +171,7 @@ def from_store(
         _frame=stored.payload,
         _body_at=0,
         _headers=stored.headers,
+        frame_bytes=len(stored.payload),
         is_retained=True,
         deliveries=deliveries,
         _acknowledgements=acknowledgements,

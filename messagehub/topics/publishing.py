@@ -15,12 +15,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from messagehub.arguments import flag, seconds, text
 from messagehub.client.connection import Connection
 from messagehub.errors import BrokerUnavailable, HubError, InvalidRequest, SendTimeout, TopicNotFound
 from messagehub.payloads.arrow_values import PLAIN_TYPES, as_arrow
 from messagehub.payloads.blocks import MessageBlocks, is_large
 from messagehub.payloads.encoding import arrow_kind, check_size, encode_headers, encode_payload
-from messagehub.protocol.topic_frames import IN_BLOCK, NAME_OF, PUBLISHER_BYTES, REST, frames_of
+from messagehub.protocol.topic_frames import BYTES, IN_BLOCK, NAME_OF, PIECE_BYTES, PUBLISHER_BYTES, REST, frames_of
 from messagehub.shm.channel_directory.location import directory_of
 from messagehub.topics.retained.following import RetainedFollower
 from messagehub.topics.retained.publishing import RetainedPublisher, check_retained_size, pieces
@@ -83,44 +84,40 @@ class TopicPublisher:
         A message comes at most once, and is not stored for who is not there. Of a retained topic (`hub.topic`) it is
         stored when this returns, and its number is its offset. `local` stays in this hub object and needs no broker.
         """
-        if timeout is None:
-            timeout = self._timeout
-        self._sockets.check_open()
-        is_in_block = False
-        if type(payload) not in PLAIN_TYPES:
-            payload = as_arrow(payload)
-            is_in_block = is_large(payload)
-        kind, body = (arrow_kind(payload) | IN_BLOCK, b"") if is_in_block else encode_payload(payload)
+        timeout = self._timeout if timeout is None else seconds(timeout)
+        if self._sockets.is_stopped:
+            self._sockets.check_open()
+        kind, body, large = (BYTES, payload, None) if type(payload) is bytes else _encoded(payload)
         head = encode_headers(headers) if headers else b""
         began_at = time.monotonic()
         if type(topic) is not str:
-            check_topic(topic)
-        if not local:
-            numbered = self._numbered.get(topic)
-            hello = self._connection.hello
-            if numbered is None or began_at >= numbered.ask_at or hello is None or hello is not self._noted:
-                numbered = self._ask_whether_retained(topic, timeout)
-            if numbered.retained is not None:
-                kind, body = encode_payload(payload) if is_in_block else (kind, body)
-                message = RetainedMessage(payload=body, kind=NAME_OF[kind], headers=headers or {})
-                remaining = max(began_at + timeout - time.monotonic(), 0.0)
-                return self._publish_retained(numbered, numbered.retained, [message], remaining)
-        check_size(len(head) + len(body))
-        if not self._sending.acquire(timeout=max(began_at + timeout - time.monotonic(), 0.0)):
-            raise SendTimeout(f"other threads were publishing for {timeout} s")
+            topic = check_topic(text(topic, "topic"))
+        if local is not False and flag(local, "local"):
+            return self._publish_locally(topic, kind, head, body, large, began_at + timeout)
+        numbered = self._numbered.get(topic)
+        hello = self._connection.hello
+        if numbered is None or began_at >= numbered.ask_at or hello is None or hello is not self._noted:
+            numbered = self._ask_whether_retained(topic, timeout)
+        if numbered.retained is not None:
+            kind, body = (kind, body) if large is None else encode_payload(large)
+            message = RetainedMessage(payload=body, kind=NAME_OF[kind], headers=headers or {})
+            remaining = max(began_at + timeout - time.monotonic(), 0.0)
+            return self._publish_retained(numbered, numbered.retained, [message], remaining)
+        deadline = began_at + timeout
+        if not self._sending.acquire(blocking=False):
+            self._await_turn(deadline)
         try:
-            known = self._numbered_locally if local else self._numbered
-            numbered = known.get(topic) or self._new_topic(topic, known)
+            numbered = self._numbered.get(topic) or self._new_topic(topic, self._numbered)
             number = numbered.number
-            if is_in_block:
-                body = self._blocks.put(payload)
-            if local:
+            if large is not None:
+                body = self._blocks.put(large)
+            if len(head) + len(body) <= PIECE_BYTES:  # as nearly all are
                 rest = REST.pack(number, time.time(), len(head), kind)
-                self._local_routes.deliver(numbered.start + rest + head + body)
-                self._local_routes.wake()
+                self._sender.send(numbered.start + rest + head + body, deadline)
             else:
+                check_size(len(head) + len(body))
                 for frame in frames_of(numbered.start, number, time.time(), kind, head, body):
-                    self._sender.send(frame, began_at + timeout)
+                    self._sender.send(frame, deadline)
             numbered.number = number + 1
             return number
         finally:
@@ -150,6 +147,27 @@ class TopicPublisher:
             self._sender.close()
 
     # -- inside --------------------------------------------------------------------------------------------
+
+    def _publish_locally(self, topic: str, kind: int, head: bytes, body: bytes, large: Any, deadline: float) -> int:
+        check_size(len(head) + len(body))
+        self._await_turn(deadline)
+        try:
+            numbered = self._numbered_locally.get(topic) or self._new_topic(topic, self._numbered_locally)
+            number = numbered.number
+            if large is not None:
+                body = self._blocks.put(large)
+            rest = REST.pack(number, time.time(), len(head), kind)
+            self._local_routes.deliver(numbered.start + rest + head + body)
+            self._local_routes.wake()
+            numbered.number = number + 1
+            return number
+        finally:
+            self._sending.release()
+
+    def _await_turn(self, deadline: float) -> None:
+        """Take the lock of what is sent; raise SendTimeout if other threads hold it for too long."""
+        if not self._sending.acquire(timeout=max(deadline - time.monotonic(), 0.0)):
+            raise SendTimeout("other threads were publishing until the timeout was over")
 
     def _ask_whether_retained(self, topic: str, timeout: float) -> _Numbered:
         numbered = self._numbered.get(topic) or self._new_topic(topic, self._numbered)
@@ -197,6 +215,15 @@ class TopicPublisher:
             if len(known) >= MOST_TOPICS and topic not in known:
                 del known[next(iter(known))]
             return known.setdefault(topic, numbered)
+
+
+def _encoded(payload: Any) -> tuple[int, bytes, Any]:
+    """Return the kind of a payload and its bytes; of large Arrow data no bytes, but the data, for shared memory."""
+    if type(payload) not in PLAIN_TYPES:
+        payload = as_arrow(payload)
+        if is_large(payload):
+            return arrow_kind(payload) | IN_BLOCK, b"", payload
+    return *encode_payload(payload), None
 
 
 def _encoded_item(index: int, payload: Any) -> tuple[int, bytes]:

@@ -33,8 +33,13 @@ class TopicSender:
         self._endpoint = ""
 
     def send(self, frame: bytes, deadline: float) -> None:
-        if self._push is not None and _is_taken(self._push, frame):
-            return
+        if self._push is not None:
+            try:
+                self._push.send(frame, _NOBLOCK)
+            except zmq.Again:
+                pass
+            else:
+                return
         while True:  # not connected, or the broker is behind: find out which
             push = self._connected(deadline)
             remaining = deadline - time.monotonic()

@@ -150,6 +150,9 @@ class Subscription(ClosedWhenForgotten):
         return self
 
     def __next__(self) -> Message:
+        message = self._take()
+        if message is not None:
+            return message
         try:
             return self.receive()
         except SubscriptionClosed:
@@ -338,7 +341,10 @@ class Subscription(ClosedWhenForgotten):
                 return False
             while self._is_full():
                 self._drop_oldest()
-        self._append(message)
+        if not buffer:
+            self._bytes_in = self._bytes_out  # readers that raced may have miscounted
+        self._bytes_in += message.frame_bytes
+        buffer.append(message)
         return self.is_awaited > 0
 
     def hear_mark(self, mark: Mark, *, is_retained: bool) -> bool:  # noqa: ARG002  for members of a group

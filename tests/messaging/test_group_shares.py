@@ -16,7 +16,7 @@ from tests.levels import examples
 
 
 def message(number: int, publisher: bytes = b"p" * 8) -> Message:
-    return Message("t", publisher, number, 1.0, 0, b"", 0, {})
+    return Message("t", publisher, number, 1.0, 0, b"", 0, {}, 0)
 
 
 class Member:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import threading
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from messagehub import DataLost, Gap, MessageHub
 from messagehub.shm.errors import BlockOnOtherHost
-from tests.integration.harness import PATIENCE_SECONDS
+from tests.integration.harness import PATIENCE_SECONDS, eventually
 from tests.site.hosts import Site, gateway_pid, on, process_on, producing
 
 
@@ -215,3 +216,15 @@ def test_reading_in_an_event_loop_is_the_same(hosts: Site) -> None:
     with process_on(hosts["alpha"]) as there, on(hosts["beta"]) as here:
         there.do('p = hub.producer("s.async", capacity=64)\nfor n in range(5): p.write(b"%d" % n)')
         asyncio.run(read(here))
+
+
+def test_a_reader_that_waits_is_not_told_of_a_ring_that_is_about_to_be_made(hosts: Site) -> None:
+    """A producer is registered before its ring is there."""
+    with process_on(hosts["alpha"]) as there, on(hosts["beta"]) as here, here.consumer("s.early") as consumer:
+        making = threading.Thread(target=there.do, args=('p = hub.producer("s.early", capacity=16384)\np.write(b"x")',))
+        making.start()
+        try:
+            found = eventually(lambda: consumer.read(timeout=0.02))
+        finally:
+            making.join()
+        assert found == b"x"

@@ -9,6 +9,7 @@ first item; one that ended, or that could not be reached any more, from where it
 
 import logging
 import threading
+import time
 from collections.abc import Set
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from messagehub.channels.gateways import GatewayAccess
 from messagehub.channels.hosts import Places, RingElsewhere, places_of
 from messagehub.discovery import Discovery
 from messagehub.shm.channel_directory.directory import Directory
-from messagehub.shm.errors import BlockOnOtherHost, PositionUnknown, UnexpectedSchema
+from messagehub.shm.errors import BlockOnOtherHost, NothingThere, PositionUnknown, UnexpectedSchema
 from messagehub.shm.identity import host as this_host
 from messagehub.shm.rings.read_results import Position
 from messagehub.shm.tables.manifests import Manifest
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("messagehub")
 
+APPEAR_SECONDS = 2.0
+AGAIN_SECONDS = 0.05
 _OF_GROUP = "a group shares what is on one host, and does not reach other hosts yet; read without a group"
 
 
@@ -106,7 +109,7 @@ class Elsewhere:
         for path, ring in told.items():
             if path not in known:
                 try:
-                    opened = self._open(path, ring, is_first=is_first)
+                    opened = self._open_soon(path, ring, is_first=is_first)
                 except BaseException:
                     self._is_first = is_first  # it is as if nobody had looked
                     raise
@@ -115,6 +118,17 @@ class Elsewhere:
                         self._opened.append(opened)
                         continue
                 opened.close()
+
+    def _open_soon(self, path: str, ring: RingElsewhere, *, is_first: bool) -> "RemoteRing":
+        """Open a ring that may not be there yet: a producer is registered a moment before it makes its ring."""
+        deadline = time.monotonic() + APPEAR_SECONDS
+        while True:
+            try:
+                return self._open(path, ring, is_first=is_first)
+            except NothingThere:
+                if self._is_closed or time.monotonic() >= deadline:
+                    raise
+            time.sleep(AGAIN_SECONDS)
 
     def _open(self, path: str, ring: RingElsewhere, *, is_first: bool) -> "RemoteRing":
         from messagehub.flight.remote_ring import RemoteRing

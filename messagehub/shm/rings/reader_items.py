@@ -43,7 +43,7 @@ class ReaderItems:
         self._is_writer_alive = is_writer_alive
         geometry = header.geometry
         self._slot_bytes, self._slot_count = geometry.slot_bytes, geometry.slot_count
-        self._line = [geometry.line(slot) for slot in range(geometry.slot_count)]
+        self._line = list(geometry.lines())
         self._times = geometry.times
         self._epoch, self._producers = 0, self._known_producers()
 

@@ -242,7 +242,7 @@ def _same_stream(segment: Segment, found: Header, header: Header, codec: Codec) 
 
 def _head_of(segment: Segment, found: Header) -> int:
     """Return the highest sequence in a ring: a writer that died may not have stored it as the head."""
-    lines = [segment.words[found.geometry.line(slot)] & ~CLAIM for slot in range(found.geometry.slot_count)]
+    lines = [segment.words[line] & ~CLAIM for line in found.geometry.lines()]
     return max(segment.words[HEAD], *lines)
 
 

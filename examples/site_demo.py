@@ -1,0 +1,481 @@
+"""`make demo-site`: a site of three hosts, on one machine, and what its clients see when parts of it fail. Takes root.
+
+    python examples/site_demo.py [--no-spark] [--seconds 5]
+
+Three hosts (namespaces: a network, a hostname and a /dev/shm each) with a member of etcd and a hub each. Anna measures
+and publishes; Bert and Cleo read and hear it through the same calls as on one host; Cleo writes to the registry. Spark
+runs on Anna and Bert and writes one table, which Cleo reads. Then the hub that leads is killed, and Cleo's link is cut.
+The demo prints what each client saw, and ends with 1 if one of them lost what it may not lose.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from namespaces import Host, Network, network, stop, why_not
+
+from messagehub import MessageHub
+from messagehub.errors import HubError
+from messagehub.shm.errors import DataBlockError
+
+ROOT = Path(__file__).resolve().parents[1]
+NAMES = ("anna", "bert", "cleo")
+SITE = "demo"
+WAVES, NEWS, FRAME = "demo.waves", "demo.news", "demo.frame"
+SCHEMA = pa.schema([("number", pa.int64()), ("value", pa.float64())])
+HERTZ = 200
+FRAME_ROWS = 200_000
+START_SECONDS = 120.0
+LATE_SECONDS = 1.0
+"""A pause that is longer is told."""
+CUT_SECONDS = 4.0
+
+
+# -- clients: each is a process on its host, says what it sees in lines of JSON, and ends when its stdin does ---
+
+
+def say(**what: Any) -> None:
+    print(json.dumps(what), flush=True)
+
+
+def is_over(seconds: float) -> bool:
+    return bool(select.select([sys.stdin], [], [], seconds)[0])
+
+
+def measure(hub: MessageHub) -> None:
+    """Write to a ring, and publish every tenth number."""
+    number = published = refused = 0
+    with hub.producer(WAVES, schema=SCHEMA, capacity=16_384) as producer:
+        say(ready=True)
+        while not is_over(1 / HERTZ):
+            producer.write(pa.record_batch([[number], [number / HERTZ]], schema=SCHEMA))
+            if number % 10 == 0:
+                try:
+                    hub.publish(NEWS, published)
+                    published += 1
+                except HubError as error:
+                    if not refused:
+                        say(client="the producer", error=f"{type(error).__name__}: {error}")
+                    refused += 1
+            number += 1
+    say(client="the producer", written=number, published=published, refused=refused)
+
+
+class Watched:
+    """Tells pauses, and what is missing between numbers that should follow each other."""
+
+    def __init__(self, client: str) -> None:
+        self._client = client
+        self._last: int | None = None
+        self._at = time.monotonic()
+        self.seen = self.missing = 0
+
+    def take(self, number: int) -> None:
+        now, before = time.monotonic(), self._at
+        if self._last is not None and now - before > LATE_SECONDS:
+            say(client=self._client, paused_seconds=round(now - before, 1), then="went on")
+        if self._last is not None and number != self._last + 1:
+            self.missing += number - self._last - 1
+            say(client=self._client, missing=number - self._last - 1)
+        self._last, self._at = number, now
+        self.seen += 1
+
+
+def read(hub: MessageHub) -> None:
+    """Read all that is written to the ring, wherever it is."""
+    watched = Watched("the reader")
+    sources: set[str] = set()
+    with hub.consumer(WAVES, timeout=START_SECONDS) as consumer:
+        say(ready=True)
+        while not is_over(0):
+            try:
+                batch = consumer.read(timeout=0.2)
+            except (HubError, DataBlockError) as error:
+                say(client="the reader", error=f"{type(error).__name__}: {error}")
+                continue
+            for number in batch["number"].to_pylist() if batch is not None else ():
+                sources.update(consumer.block_sources.values())
+                watched.take(number)
+        by = ", ".join(sorted(sources))
+        say(client="the reader", read=watched.seen, by=by, missing=watched.missing, counted=consumer.missed)
+
+
+def hear(hub: MessageHub) -> None:
+    watched = Watched("the subscriber")
+    with hub.subscribe(NEWS) as subscription:
+        say(ready=True)
+        while not is_over(0):
+            with contextlib.suppress(TimeoutError):
+                watched.take(subscription.receive(0.2).payload)
+        say(client="the subscriber", heard=watched.seen, missing=watched.missing, counted=subscription.lost)
+
+
+def write(hub: MessageHub) -> None:
+    """Register schemas, and look at the end whether all that were acknowledged are there."""
+    acknowledged: dict[str, int] = {}
+    refused, slowest, number = 0, 0.0, 0
+    say(ready=True)
+    while not is_over(0.05):
+        subject = f"{SITE}.{os.uname().nodename}.{number}"
+        began_at = time.monotonic()
+        try:
+            acknowledged[subject] = hub.register_schema(subject, {"type": "object", "title": subject}).schema_id
+        except HubError as error:
+            refused += 1
+            if not error.retryable:
+                raise
+            continue  # the same again
+        finally:
+            slowest = max(slowest, time.monotonic() - began_at)
+        number += 1
+    lost = [subject for subject, given in acknowledged.items() if hub.schema(subject).schema.schema_id != given]
+    say(client="the writer", acknowledged=len(acknowledged), lost=len(lost), refused=refused, slowest=round(slowest, 1))
+
+
+def spark(hub: MessageHub, *master: str) -> None:
+    """Write a table from tasks on two hosts."""
+    from pyspark.sql import SparkSession
+
+    from messagehub import spark as hub_spark
+
+    address = os.environ["SPARK_LOCAL_IP"]
+    builder = SparkSession.builder.master(master[0]).appName("make demo-site")
+    for name, value in {
+        "spark.driver.host": address,
+        "spark.driver.bindAddress": address,
+        "spark.executor.memory": "512m",
+        "spark.executor.cores": "1",
+        "spark.cores.max": "2",
+        "spark.ui.enabled": "false",
+        "spark.log.level": "ERROR",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",  # begin when both hosts are there
+        "spark.locality.wait": "0",
+    }.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    frame = session.range(0, FRAME_ROWS, 1, 8).selectExpr("id", "id * 0.5d as half")
+    hub_spark.publish(frame, FRAME, progress=False, dir=str(hub.settings.dir), domain=hub.settings.domain)
+    session.stop()
+    say(client="the Spark job", wrote=FRAME_ROWS)
+
+
+def fetch(hub: MessageHub) -> None:
+    with hub.consumer(FRAME, timeout=30.0) as consumer:
+        table = consumer.read(timeout=30.0)
+    hosts = hub.tables(FRAME)[0].table.hosts
+    rows = sorted(table["id"].to_pylist()) if table is not None else []
+    say(client="the reader of the table", rows=len(rows), all_there=rows == list(range(FRAME_ROWS)), parts_on=hosts)
+
+
+ROLES: dict[str, Callable[..., None]] = {each.__name__: each for each in (measure, read, hear, write, spark, fetch)}
+
+
+# -- the site ---------------------------------------------------------------------------------------------------------
+
+
+class Client:
+    """A process of this file on a host. What it says is printed, and its last word of each kind is kept."""
+
+    def __init__(self, site: "DemoSite", host: Host, role: str, *arguments: str) -> None:
+        self.host, self.role = host, role
+        self.said: list[dict[str, Any]] = []
+        self._is_ready = threading.Event()
+        self._site = site
+        command = [sys.executable, __file__, "--role", role, "--dir", str(site.directory(host)), *arguments]
+        self._process = subprocess.Popen(
+            host.command(*command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=site.log(host, role),
+            env=site.environment(host),
+        )
+        self._reading = threading.Thread(target=self._take, daemon=True)
+        self._reading.start()
+
+    def wait_until_ready(self) -> None:
+        if not self._is_ready.wait(START_SECONDS):
+            raise SystemExit(f"{self.role} on {self.host.name} does not begin: see {self._site.base}")
+
+    def end(self) -> dict[str, Any]:
+        """Let it end, and return what it said last."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        return self.wait()
+
+    def wait(self) -> dict[str, Any]:
+        self._reading.join(START_SECONDS)
+        stop(self._process)
+        if self._process.returncode or not self.said:
+            raise SystemExit(f"{self.role} on {self.host.name} failed: {self._site.tail(self.host, self.role)}")
+        return self.said[-1]
+
+    def _take(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            said = json.loads(line)
+            if said.pop("ready", False):
+                self._is_ready.set()
+                continue
+            self.said.append(said)
+            shown = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in said.items() if key != "client")
+            tell(f"  {said['client']} on {self.host.name}: {shown}")
+
+
+class DemoSite:
+    def __init__(self, base: Path, made: Network, etcd: str) -> None:
+        self.base, self.hosts = base, made.hosts
+        self._etcd = etcd
+        self._ending = contextlib.ExitStack()
+        self._hubs: dict[str, subprocess.Popen[bytes]] = {}
+
+    def directory(self, host: Host) -> Path:
+        return self.base / host.name / "hub"
+
+    def environment(self, host: Host) -> dict[str, str]:
+        source = os.pathsep.join([str(ROOT), str(ROOT / "messagehub" / "spark" / "auto_registration")])
+        path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")]))
+        return os.environ | {
+            "MESSAGEHUB_DIR": str(self.directory(host)),
+            "PYTHONPATH": path,
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": host.address,
+        }
+
+    def log(self, host: Host, what: str) -> int:
+        (self.base / host.name).mkdir(exist_ok=True)
+        opened = os.open(self.base / host.name / f"{what}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+        self._ending.callback(os.close, opened)
+        return opened
+
+    def tail(self, host: Host, what: str) -> str:
+        return (self.base / host.name / f"{what}.log").read_text(errors="replace")[-2000:]
+
+    def start_etcd(self) -> None:
+        cluster = ",".join(f"{name}=http://{host.address}:2380" for name, host in self.hosts.items())
+        for name, host in self.hosts.items():
+            client, peer = f"http://{host.address}:2379", f"http://{host.address}:2380"
+            self._start(
+                host,
+                "etcd",
+                *(self._etcd, "--name", name, "--data-dir", str(self.base / name / "etcd"), "--unsafe-no-fsync"),
+                *("--listen-client-urls", client, "--advertise-client-urls", client),
+                *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", cluster),
+            )
+
+        asking = "import urllib.request as r; r.urlopen({!r}, timeout=2)"
+        for host in self.hosts.values():
+            ask = host.command(sys.executable, "-c", asking.format(f"http://{host.address}:2379/health"))
+            until(
+                lambda ask=ask: subprocess.run(ask, capture_output=True, timeout=30, check=False).returncode == 0,
+                "etcd",
+            )
+
+    def start_hub(self, name: str) -> None:
+        host = self.hosts[name]
+        urls = ",".join(f"http://{each.address}:2379" for each in self.hosts.values())
+        log = self.base / name / "hub.log"
+        begins_at = log.stat().st_size if log.exists() else 0
+        self._hubs[name] = self._start(
+            host,
+            "hub",
+            *(sys.executable, "-m", "messagehub", "serve", "--dir", str(self.directory(host)), "--no-http"),
+            *("--site", SITE, "--etcd", urls, "--site-endpoint", f"tcp://{host.address}:5575"),
+            *("--gateway", f"{host.address}:5576", "--gateway-unencrypted"),
+        )
+        started = self._hubs[name]
+        until(
+            lambda: " ready: " in log.read_text()[begins_at:] or started.poll() is not None, f"the hub of {name}: {log}"
+        )
+        if started.poll() is not None:
+            raise SystemExit(f"the hub of {name} does not start: {self.tail(host, 'hub')}")
+
+    def kill_hub(self, name: str) -> None:
+        stop(self._hubs.pop(name), signal.SIGKILL)
+
+    def start_spark(self, *names: str) -> str:
+        """Start a master on the first host, and a worker on each; return its address."""
+        import pyspark
+
+        program = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+        master = self.hosts[names[0]]
+        url = f"spark://{master.address}:7077"
+        self._start(
+            master,
+            "spark-master",
+            *(program, "org.apache.spark.deploy.master.Master", "--host", master.address, "--port", "7077"),
+            *("--webui-port", "0"),
+        )
+        until(lambda: "New state: ALIVE" in self.tail(master, "spark-master"), "Spark's master")
+        for name in names:
+            host = self.hosts[name]
+            self._start(
+                host,
+                "spark-worker",
+                *(program, "org.apache.spark.deploy.worker.Worker", "--host", host.address, "--webui-port", "0"),
+                *("--cores", "1", "--memory", "1g", "--work-dir", str(self.base / name / "spark"), url),
+            )
+        for name in names:
+            log = self.base / name / "spark-worker.log"
+            until(lambda log=log: "Successfully registered" in log.read_text(), f"Spark's worker: {log}")
+        return url
+
+    def members(self, seen_from: str) -> list[dict[str, Any]]:
+        done = self.command(seen_from, "hosts", "--json")
+        return list(json.loads(done.stdout)["hosts"]) if done.returncode == 0 else []
+
+    def leader(self, seen_from: str) -> str | None:
+        return next((each["host"] for each in self.members(seen_from) if each["is_leader"]), None)
+
+    def command(self, name: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        host = self.hosts[name]
+        command = host.command(sys.executable, "-m", "messagehub", *arguments, "--dir", str(self.directory(host)))
+        environment = self.environment(host)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+    def close(self) -> None:
+        self._ending.close()
+
+    def _start(self, host: Host, what: str, *command: str) -> "subprocess.Popen[bytes]":
+        log = self.log(host, what)
+        settings = self.environment(host) | {"SPARK_DAEMON_MEMORY": "256m"}
+        started = subprocess.Popen(
+            host.command(*command),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=settings,
+            start_new_session=True,
+        )
+        self._ending.callback(stop, started)
+        return started
+
+
+def tell(text: str) -> None:
+    print(text, flush=True)
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"waited in vain for {what}")
+        time.sleep(0.1)
+
+
+def show(site: DemoSite, seconds: float, *, with_spark: bool) -> bool:
+    """Run it all, and return whether everything was as promised."""
+    tell("three members of etcd, and three hubs")
+    site.start_etcd()
+    for name in ("bert", "anna", "cleo"):  # so that Bert's hub leads
+        (site.base / name / "hub").mkdir(mode=0o700)
+        site.start_hub(name)
+    until(lambda: site.leader("anna") == "bert", "a leader")
+    until(lambda: all(each["topics"] and each["gateway"] for each in site.members("cleo")), "gateways")
+    tell(site.command("cleo", "hosts").stdout.rstrip())
+
+    anna, bert, cleo = (site.hosts[name] for name in NAMES)
+    tell(f"\nAnna writes {HERTZ} items a second and publishes every tenth number; Bert and Cleo read and listen")
+    listeners = [Client(site, host, "hear") for host in (bert, cleo)]
+    producer = Client(site, anna, "measure")
+    readers = [Client(site, host, "read") for host in (bert, cleo)]
+    writer = Client(site, cleo, "write")
+    for each in (*listeners, producer, *readers, writer):
+        each.wait_until_ready()
+    time.sleep(seconds)
+    frame = None
+    if with_spark:
+        tell("\nSpark writes one table from tasks on Anna and Bert, and Cleo reads it")
+        Client(site, anna, "spark", site.start_spark("anna", "bert")).wait()
+        frame = Client(site, cleo, "fetch").wait()
+
+    tell("\nthe hub of Bert, which leads, is killed")
+    site.kill_hub("bert")
+    began_at = time.monotonic()
+    until(lambda: site.leader("anna") not in (None, "bert"), "another leader")
+    tell(f"  the hub of {site.leader('anna')} leads, {time.monotonic() - began_at:.1f} s later")
+    time.sleep(seconds)
+    site.start_hub("bert")
+    tell("  the hub of Bert is back")
+    time.sleep(seconds)
+
+    tell(f"\nthe link of Cleo is cut for {CUT_SECONDS:g} s")
+    cleo.cut()
+    time.sleep(CUT_SECONDS)
+    cleo.mend()
+    tell("  the link of Cleo is back")
+    time.sleep(2 * seconds)
+
+    tell("\nwhat each client saw in the end")
+    written = producer.end()["written"]
+    time.sleep(1.0)
+    results = [each.end() for each in readers]
+    heard = [each.end() for each in listeners]
+    wrote = writer.end()
+    return is_as_promised(written, results, heard, wrote, frame)
+
+
+def is_as_promised(
+    written: int,
+    readers: list[dict[str, Any]],
+    heard: list[dict[str, Any]],
+    wrote: dict[str, Any],
+    frame: dict[str, Any] | None,
+) -> bool:
+    """Nothing acknowledged is lost, no table has a hole, and whatever did not come was counted."""
+    checks = {
+        "all that was written was read on both hosts": all(
+            each["read"] + each["missing"] <= written for each in readers
+        )
+        and all(each["missing"] == 0 for each in readers),
+        "what readers missed was counted": all(each["missing"] <= each["counted"] for each in readers),
+        "what subscribers missed was counted": all(each["missing"] == each["counted"] for each in heard),
+        "nothing that was acknowledged is lost": wrote["lost"] == 0 and wrote["acknowledged"] > 0,
+        "the table came whole": frame is None or frame["all_there"],
+    }
+    for what, is_so in checks.items():
+        tell(f"  {'yes' if is_so else 'NO '}  {what}")
+    return all(checks.values())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="A site of three hosts on this machine, and what its clients see.")
+    parser.add_argument("--seconds", type=float, default=5.0, help="how long to look at each state")
+    parser.add_argument("--no-spark", action="store_true", help="leave out the Spark cluster")
+    parser.add_argument("--role", choices=sorted(ROLES), help=argparse.SUPPRESS)
+    parser.add_argument("--dir", help=argparse.SUPPRESS)
+    parser.add_argument("arguments", nargs="*", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.role:
+        with MessageHub(dir=given.dir) as hub:
+            ROLES[given.role](hub, *given.arguments)
+        return 0
+    if reason := why_not():
+        raise SystemExit(f"make demo-site: {reason}")
+    from benchmarks.packages import program
+
+    base = Path(tempfile.mkdtemp(prefix="messagehub-site-"))
+    with network(*NAMES) as made:
+        site = DemoSite(base, made, program("etcd", "etcd-server"))
+        try:
+            is_good = show(site, given.seconds, with_spark=not given.no_spark)
+        finally:
+            site.close()
+    tell(f"logs: {base}" if not is_good else "everything is as docs/howto/several-hosts.md promises")
+    return 0 if is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
