@@ -35,6 +35,8 @@ ROWS = {
     "discover-cold": ("hub.discover on the same host, cold", WAKING),
     "discover-watched": ("hub.discover, watched", (Placement.TWO_CORES,)),
     "get-by-id": ("GET of a schema by its id", (Placement.TWO_CORES,)),
+    "publish": ("message of 100 bytes, published and received", (Placement.TWO_CORES,)),
+    "attach": ("hub.consumer and its end, without a broker", (Placement.SAME_CORE,)),
 }
 
 

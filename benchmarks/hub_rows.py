@@ -28,6 +28,7 @@ START_SECONDS = 60.0
 ANSWER_SECONDS = 10.0
 COLD_TRIPS = 40
 BURST = 64
+MESSAGES = 100
 SETTINGS = "stall_seconds = 7200.0\nlease_seconds = 14400.0\nrequests_per_second = 0.0\n"
 Measure = Callable[[float], float]
 _other_core: int | None = None
@@ -164,6 +165,29 @@ def get_by_id(place: Path) -> Iterator[Measure]:
             yield lambda seconds: _p50_us(get, seconds)
 
 
+@contextmanager
+def publish(place: Path) -> Iterator[Measure]:
+    """Messages of 100 bytes to a subscriber in the same process, many at a time: µs a message."""
+    payload = bytes(100)
+    with _broker(place), hub_in(place) as hub, hub.subscribe("bench.topic", buffer=MESSAGES) as heard:
+
+        def burst() -> None:
+            for _ in range(MESSAGES):
+                hub.publish("bench.topic", payload)
+            for _ in range(MESSAGES):
+                next(heard)
+
+        yield lambda seconds: _each_us(burst, seconds) / MESSAGES
+
+
+@contextmanager
+def attach(place: Path) -> Iterator[Measure]:
+    """`hub.consumer` and its end, without a broker: µs a call."""
+    with hub_in(place) as hub, hub.producer("stream") as producer:
+        producer.write(b"x")
+        yield lambda seconds: _each_us(lambda: hub.consumer("stream").close(), seconds)
+
+
 ROWS: dict[str, Any] = {
     "trip": trip,
     "ring-trip": ring_trip,
@@ -176,6 +200,8 @@ ROWS: dict[str, Any] = {
     "discover-cold": discover_cold,
     "discover-watched": discover_watched,
     "get-by-id": get_by_id,
+    "publish": publish,
+    "attach": attach,
 }
 
 
