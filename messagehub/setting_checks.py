@@ -62,10 +62,13 @@ def check(settings: Any) -> None:
     _check_site(settings)
 
 
+MOST_PORT = 65535
+
+
 def host_and_port(address: str) -> tuple[str, int] | None:
     """Return the two parts of HOST:PORT, or None where it is none. An IPv6 address may stand in brackets."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
+    if not host or not port.isdecimal() or int(port) > MOST_PORT:
         return None
     return host.strip("[]"), int(port)
 
@@ -211,5 +214,7 @@ def _check_site(settings: Any) -> None:
             "stands for all addresses, so other hubs cannot connect to it: name one in site_endpoint, tcp://HOST:PORT"
         )
         raise BadValue(said, "site_endpoint" if endpoint else "endpoint")
+    if hubs is not None and hubs[1] > MOST_PORT - 2:
+        raise BadValue(f"needs a port up to {MOST_PORT - 2}: topics take the one two above it", "site_endpoint")
     if settings.gateway and host_and_port(settings.gateway) is None:
         raise BadValue("must be HOST:PORT", "gateway")

@@ -91,7 +91,8 @@ class HubConnections:
             self._router.close(0)
             self._handler.close(0)
             self._context.term()
-            raise ConfigurationError(f"cannot listen for other hubs at {endpoint}: {error}") from None
+            said = f"cannot listen for other hubs at {endpoint}: {error.strerror}"
+            raise ConfigurationError(f"{said}. Free that port, or name another address with --site-endpoint") from None
         self.endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
         self._dealer: zmq.Socket[bytes] | None = None
         self._leadership = 0

@@ -18,7 +18,7 @@ import msgspec
 
 from messagehub.errors import DataLost
 from messagehub.shm.channel_directory.directory import Directory
-from messagehub.shm.errors import BlockOnOtherHost, DataBlockError
+from messagehub.shm.errors import DataBlockError
 from messagehub.shm.identity import boot_id, host
 from messagehub.shm.layout import Checksum
 from messagehub.shm.mapped_file import DEFAULT_ROOT
@@ -87,7 +87,11 @@ def attach(body: memoryview, topic: str) -> Any:
         return DataLost(f"a message of {topic!r} refers to its payload in a way that cannot be read: {error}")
     try:
         if (reference.host, reference.boot_id) != (host(), boot_id()):
-            raise BlockOnOtherHost(reference.name, reference.host, host())
+            return DataLost(
+                f"the payload of a message of {topic!r} is in the memory of host {reference.host!r}, and this is"
+                f" {host()!r}: only small ones travel. Publish it as a table, which other hosts read",
+                name=reference.name,
+            )
         if not _NAME.fullmatch(reference.name):
             return DataLost(f"a message of {topic!r} refers to {reference.name[:200]!r}, which is no message block")
         return read_block(os.path.join(DEFAULT_ROOT, reference.name))

@@ -16,6 +16,7 @@ from messagehub.client.connection import Connection
 from messagehub.errors import (
     BrokerRequired,
     BrokerUnavailable,
+    ConfigurationError,
     Forbidden,
     NotInitialised,
     RequestTimeout,
@@ -125,6 +126,14 @@ class TopicSockets:
         """Return whether the broker is a member of a site."""
         hello = self._connection.hello
         return hello is not None and bool(hello.site)
+
+    def check_retained(self) -> None:
+        """Refuse to wait for retained topics where there can be none."""
+        if self.is_in_site():
+            raise ConfigurationError(
+                "retained topics are not available in a site yet, so `since`, `durable` and overflow='block' would wait"
+                " for ever: subscribe without them"
+            )
 
     # -- opening and closing -------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from typing import Any
 from messagehub.client.connection import Connection
 from messagehub.client.heartbeats import Heartbeats
 from messagehub.client.registration import Registration
-from messagehub.errors import BrokerUnavailable, ConfigurationError, Forbidden, PositionNotFound
+from messagehub.errors import BrokerUnavailable, ConfigurationError, Forbidden, PositionNotFound, TopicNotFound
 from messagehub.runtime.background import BackgroundThreads
 from messagehub.topics import subscriptions
 from messagehub.topics.group_subscriptions import GroupSubscription
@@ -144,6 +144,7 @@ class Topics:
         with contextlib.suppress(Forbidden):
             self._sockets.hear(subscription, deadline)
         try:
+            self._sockets.check_retained()
             self._follower.add(subscription, timeout=max(deadline - time.monotonic(), 0.001))
         except BaseException:
             subscription.close()
@@ -178,7 +179,8 @@ class Topics:
         )
         self._sockets.hear(subscription, deadline)
         if self._sockets.is_in_site():
-            log.warning("group %r shares what is published on this host, and hears nothing of others", group)
+            said = "group %r shares what is published on this host; what is published on others does not reach it"
+            log.warning(said, group)
         try:
             registration = self._register(command, deadline)
             subscription.start(registration)
@@ -211,7 +213,11 @@ class Topics:
         if len(patterns.texts) > 1 or not patterns.topics:
             raise ConfigurationError(f"durable is for one topic, and {patterns.text!r} is a pattern, or several topics")
         size = durable_subscriptions.checked_buffer(buffer)
-        position = self._open_position(patterns.text, durable, since, deadline)
+        try:
+            position = self._open_position(patterns.text, durable, since, deadline)
+        except TopicNotFound:
+            self._sockets.check_retained()
+            raise
         command = commands.RegisterSubscriber(
             kind="position",
             name=position.name,

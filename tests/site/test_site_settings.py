@@ -51,6 +51,10 @@ def run(*arguments: str) -> tuple[int, str]:
             "site_endpoint = 'tcp://0.0.0.0:5575' stands for all addresses",
         ),
         (
+            ["--site", "lab", "--etcd", "http://127.0.0.1:1", "--site-endpoint", "tcp://127.0.0.1:65534"],
+            "topics take the one two above it",
+        ),
+        (
             ["--site", "lab", "--etcd", "http://127.0.0.1:1", "--endpoint", "tcp://*:5570", "--curve"],
             "endpoint = 'tcp://*:5570' stands for all addresses",
         ),

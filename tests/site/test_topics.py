@@ -2,8 +2,10 @@
 
 import logging
 import random
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -12,10 +14,12 @@ from typer.testing import CliRunner
 
 from messagehub import MessageHub
 from messagehub.cli import app
-from messagehub.errors import DataLost
+from messagehub.cli.diagnosis import contact
+from messagehub.errors import ConfigurationError, DataLost
 from messagehub.security.credentials import KeyPair, server_keys
 from messagehub.settings import Settings
 from messagehub.topics.subscriptions import Subscription
+from registry.records import SiteHost
 from tests.etcd_server import EtcdMember
 from tests.integration.harness import PATIENCE_SECONDS, eventually
 from tests.site.hosts import Site, on, process_on, site
@@ -162,6 +166,33 @@ def test_what_is_no_subscription_harms_no_hub(hosts: Site, clients: Clients) -> 
             peer.send(random.Random(number).randbytes(number % 300))
         subscription = clients.subscribe("beta", "harmless")
         connect(clients["alpha"], "harmless", subscription)
+
+
+def test_a_hub_whose_port_for_topics_is_taken_does_not_start_on_another_one(
+    hosts: Site, member: EtcdMember, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        below = f"tcp://127.0.0.1:{taken.getsockname()[1] - 2}"
+        started = Site(tmp_path, member.url)
+        with pytest.raises(AssertionError, match=r"two ports above --site-endpoint.*Address already in use"):
+            started.add("epsilon", "--no-http", "--no-gateway", "--site-endpoint", below)
+
+
+def test_what_needs_retained_topics_is_refused_instead_of_waiting(clients: Clients) -> None:
+    with pytest.raises(ConfigurationError, match="not available in a site yet"):
+        clients["beta"].subscribe("orders.>", since="oldest")
+    with pytest.raises(ConfigurationError, match="not available in a site yet"):
+        clients["beta"].subscribe("orders.eu", durable="mine")
+
+
+def test_doctor_names_a_host_whose_topics_cannot_be_heard() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+        host = SiteHost(host="far", health="healthy", topics=f"tcp://127.0.0.1:{port}")
+        assert list(contact.check_topics(host)) == []
+    (found,) = contact.check_topics(host)
+    assert (found.check, found.severity) == ("topics", "error")
+    assert f"host far is not heard here: tcp://127.0.0.1:{port} cannot be reached" in found.message
 
 
 def test_only_hubs_of_the_site_hear_what_hubs_send_each_other(hosts: Site, clients: Clients) -> None:

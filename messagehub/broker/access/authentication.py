@@ -14,7 +14,7 @@ import zmq
 from zmq.utils import z85
 
 from messagehub.broker.instance_lock import InstanceLock
-from messagehub.errors import BrokerAlreadyRunning
+from messagehub.errors import BrokerAlreadyRunning, ConfigurationError
 from messagehub.runtime.supervision import Supervisor
 from messagehub.security.credentials import KeyPair, server_keys
 from messagehub.security.private_files import private_umask
@@ -101,9 +101,15 @@ class Authentication:
         socket.setsockopt(zmq.ZAP_DOMAIN, HUBS.encode())
         socket.setsockopt(zmq.CURVE_SERVER, 1)
         socket.setsockopt(zmq.CURVE_SECRETKEY, self._site_keys.secret.encode())
-        bound = self._bind(socket, endpoint, or_any_port=True)
+        try:
+            socket.bind(endpoint)
+        except zmq.ZMQError as error:
+            raise ConfigurationError(
+                f"cannot listen at {endpoint}, two ports above --site-endpoint, where other hubs hear the topics of"
+                f" this one: {error.strerror}. Free that port, or choose another --site-endpoint"
+            ) from None
         socket.setsockopt(zmq.ZAP_DOMAIN, domain.encode())  # for `rebind`
-        return bound
+        return socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def secure_for_hub(self, socket: "zmq.Socket[bytes]", key: str) -> None:
         """Have what the socket connects to next be a hub of the site that has this key."""

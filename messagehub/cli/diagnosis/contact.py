@@ -19,6 +19,7 @@ from messagehub.setting_checks import host_and_port
 from messagehub.settings import Settings, default_dir
 from messagehub.version import __version__
 from registry import commands, replies
+from registry.records import SiteHost
 
 if TYPE_CHECKING:
     from messagehub.hub import MessageHub
@@ -105,7 +106,7 @@ def _check_health(settings: Settings, url: str | None) -> Iterator[Finding]:
     with MessageHub(settings) as hub:
         health = hub.health(timeout=settings.request_timeout_seconds)
         mode = schema_mode(hub) if health["status"] != "unavailable" else None
-        yield from _check_gateways(hub, settings.request_timeout_seconds)
+        yield from _check_site(hub, settings.request_timeout_seconds)
     if mode not in (None, "READWRITE"):
         yield Finding(
             "schemas",
@@ -143,20 +144,23 @@ def _check_health(settings: Settings, url: str | None) -> Iterator[Finding]:
         )
 
 
-def _check_gateways(hub: "MessageHub", timeout: float) -> Iterator[Finding]:
-    """Whether the gateways of the site can be reached from here; nothing of a hub that is a member of none."""
+def _check_site(hub: "MessageHub", timeout: float) -> Iterator[Finding]:
+    """Whether the hosts of the site can be reached from here; nothing of a hub that is a member of none."""
     try:
         found = hub.ask(commands.ListHosts(), timeout=timeout)
     except HubError:
         return  # what is wrong with the broker is told elsewhere
     if not isinstance(found, replies.HostList) or found.site is None:
         return
-    fix = "open the port between the hosts, or start the hub there with --gateway HOST:PORT, an address that is reached"
+    fix = (
+        "open that port between the hosts, or start the hub there with --gateway HOST:PORT, an address that is reached"
+    )
     for one in found.hosts[:MOST_GATEWAYS]:
         if one.health == "lost":
             said = f"host {one.host} is lost: its hub does not run, or cannot reach etcd"
             yield Finding("host", "warning", said, "start its hub: messagehub serve --site …")
             continue
+        yield from check_topics(one)
         if not one.gateway:
             said = f"host {one.host} runs no gateway, so no other host can read its data"
             yield Finding("gateway", "warning", said, "start its hub without --no-gateway")
@@ -173,6 +177,21 @@ def _check_gateways(hub: "MessageHub", timeout: float) -> Iterator[Finding]:
             yield Finding("gateway", "error", said, fix)
         else:
             yield Finding("gateway", "ok", f"the gateway of host {one.host} answers at {one.gateway}")
+
+
+def check_topics(host: SiteHost) -> Iterator[Finding]:
+    """Whether what is published on a host can be heard here."""
+    if not host.topics:
+        said = f"host {host.host} does not say (yet) where its topics are heard, so no other host hears them"
+        yield Finding("topics", "warning", said, "run the same version of messagehub on all hosts")
+        return
+    address = host_and_port(host.topics.removeprefix("tcp://"))
+    assert address is not None
+    try:
+        socket.create_connection(address, GATEWAY_SECONDS).close()
+    except OSError as error:
+        said = f"what is published on host {host.host} is not heard here: {host.topics} cannot be reached: {error}"
+        yield Finding("topics", "error", said, "open that port between the hosts: it is two above --site-endpoint")
 
 
 def _connect(gateway: str) -> None:
