@@ -39,7 +39,7 @@ def figures(results: Results, pictures: set[str]) -> str:
         lines += ["It was a run with `--quick`: short measurements, of the headlines only.", ""]
     for group, rows in by_group(results.rows).items():
         lines += [f"### {group[0].upper()}{group[1:]}", ""]
-        if (picture := f"{group.lower()}.png") in pictures:
+        if (picture := f"{group.lower().replace(' ', '-')}.png") in pictures:
             lines += [f"![{group} against its targets]({PICTURES.name}/{picture})", ""]
         lines += [_row(HEADINGS), _row(["---", "---:", "---", "---:", "---:", "---:", "---:", "---"])]
         previous = ""

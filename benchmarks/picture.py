@@ -21,7 +21,7 @@ def draw(results: Results, directory: Path) -> list[Path]:
     drawn = []
     for group, rows in by_group(results.rows).items():
         judged = [row for row in rows if row.bound is not None and row.found is not None]
-        path = directory / f"{group.lower()}.png"
+        path = directory / f"{group.lower().replace(' ', '-')}.png"
         path.unlink(missing_ok=True)
         if judged:
             _draw(group, judged, results, path)
