@@ -30,7 +30,8 @@ from messagehub.broker.site.link import (
     Status,
     Won,
 )
-from messagehub.broker.site.member import OLD_SECONDS, SiteMember
+from messagehub.broker.site.member import SiteMember
+from messagehub.broker.site.site_problem import OLD_SECONDS
 from messagehub.cluster.connections import HubConnections, SiteLeader
 from messagehub.cluster.etcd_settings import etcd_access
 from messagehub.cluster.hosts import HostEntry, SiteHosts

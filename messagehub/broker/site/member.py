@@ -28,6 +28,7 @@ from messagehub.broker.site.host_answers import HostAnswers
 from messagehub.broker.site.host_reports import OwnHost, apply_report
 from messagehub.broker.site.link import HubPath, SiteLink
 from messagehub.broker.site.registry_copy import RegistryCopy
+from messagehub.broker.site.site_problem import OLD_SECONDS, SiteProblem
 from messagehub.errors import HubError, RateLimited, StoreReadOnly
 from registry import commands, replies
 from registry.channels.leases import Member
@@ -42,8 +43,6 @@ log = logging.getLogger("messagehub.site")
 
 TELL_SECONDS = 1.0
 AGAIN_SECONDS = 0.05
-OLD_SECONDS = 5.0
-"""A copy that nothing has confirmed for so long is shown as degraded."""
 _OF_THIS_HOST = {*TOPIC_COMMANDS, *POSITION_COMMANDS, *SERVICE_COMMANDS, *SUBSCRIBER_COMMANDS}
 FORWARDED = tuple(kind for kind in protocol.COMMANDS_BY_TYPE.values() if kind.writes and kind not in _OF_THIS_HOST)
 _DONE = b""
@@ -62,9 +61,7 @@ class SiteMember:
         self._must_look = True
         """Whether the leader has to hear of everything that is to be seen on this host."""
         self._tell_at = 0.0
-        self._well_at = monotonic()
-        self._is_unwell = False
-        """Whether the log says that something is wrong with the site."""
+        self._problem_shown = SiteProblem(link.site)
         self._send_again_at: float | None = None
         """When to send what a hub that does not lead has sent back."""
         self._own_leadership = 0
@@ -169,7 +166,7 @@ class SiteMember:
     def _tell(self) -> None:
         registry = self._stored.registry
         self._link.tell(registry.revision)
-        self._show_problem(self._problem(self._link.age_seconds()))
+        self._problem_shown.show(self._problem(self._link.age_seconds()), self._parts.status.problems)
 
     def _problem(self, age: float) -> str:
         """Return what keeps this hub from its site, or an empty text."""
@@ -181,21 +178,6 @@ class SiteMember:
         if self._leadership is None and self.role == "follower":
             return f"no hub leads it, so commands wait{said}"
         return ""
-
-    def _show_problem(self, problem: str) -> None:
-        """Have `status` show it. Log one that lasts longer than a change of leaders, and when it is over."""
-        problems = self._parts.status.problems
-        if not problem:
-            problems.pop("site", None)
-            self._well_at = monotonic()
-            if self._is_unwell:
-                self._is_unwell = False
-                log.info("site %s: all is well again", self._link.site)
-            return
-        problems["site"] = f"site {self._link.site!r}: {problem}"
-        if not self._is_unwell and monotonic() - self._well_at >= OLD_SECONDS:
-            self._is_unwell = True
-            log.warning("site %s: %s", self._link.site, problem)
 
     # -- following -----------------------------------------------------------------------------------------
 
