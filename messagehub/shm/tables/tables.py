@@ -33,6 +33,7 @@ from messagehub.shm.locks import OWNER, Descriptor, exclusive, lock_within
 from messagehub.shm.mapped_file import make_own_directory, open_lock, open_trusted, remove_file, replace_file
 from messagehub.shm.tables import manifests
 from messagehub.shm.tables.column_statistics import Collector
+from messagehub.shm.tables.freeing import remove_blocks, wait_until_freed
 from messagehub.shm.tables.manifests import Manifest, Part, Retention
 from messagehub.shm.tables.nulls import checked
 from messagehub.shm.tables.snapshot import FetchParts, Snapshot
@@ -297,7 +298,7 @@ class TableStore:
         for name in names:
             if name.endswith(".new"):
                 remove_file(os.path.join(self.path, name))
-        return [name for name in garbage if remove_file(os.path.join(self.path, name))]
+        return [os.path.basename(path) for path in remove_blocks(os.path.join(self.path, name) for name in garbage)]
 
 
 class Transaction:
@@ -332,6 +333,7 @@ class Transaction:
         """
         if not self.is_open():
             raise TransactionEnded(self.id)
+        wait_until_freed()
         # The token tells a replayed attempt from the one that a crash left behind.
         name = f"{self.id}-{part}-{attempt}x{secrets.token_hex(4)}.arrow"
         path = os.path.join(self.store.path, name)

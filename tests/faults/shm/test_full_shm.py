@@ -4,6 +4,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
@@ -12,6 +13,7 @@ from messagehub.shm import errors
 from messagehub.shm.channel_directory.directory import Directory, ProducerEntry
 from messagehub.shm.identity import ProcessIdentity
 from messagehub.shm.rings.ring import open_reader
+from messagehub.shm.tables.manifests import Retention
 from messagehub.shm.tables.tables import TableStore
 from tests.shm.children import fork, wait
 from tests.shm.rings import payload, writer
@@ -20,10 +22,17 @@ from tests.shm.rings import payload, writer
 @pytest.fixture
 def small() -> Iterator[str]:
     """4 MiB of tmpfs of our own."""
+    with mounted_tmpfs("4m") as path:
+        yield path
+
+
+@contextmanager
+def mounted_tmpfs(size: str) -> Iterator[str]:
     if os.geteuid() != 0:
         pytest.skip("only root can mount a tmpfs")
     path = tempfile.mkdtemp(prefix="mh-small-")
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", path], capture_output=True, check=False)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", path]
+    mounted = subprocess.run(command, capture_output=True, check=False)
     if mounted.returncode:
         os.rmdir(path)
         pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
@@ -96,3 +105,18 @@ def test_a_table_that_does_not_fit_fails_at_its_block_and_leaves_nothing(small: 
             assert snapshot.table().equals(fits)
 
     assert wait(fork(body)) == 0
+
+
+def test_a_table_is_overwritten_again_and_again_where_three_of_it_fit() -> None:
+    """What a commit removes is freed in the background, and the next write of that process waits for it."""
+    table = pa.table({"n": pa.array(range(4 << 20), pa.int64())})
+    with mounted_tmpfs("104m") as path:
+        store = TableStore(os.path.join(path, "tables"))
+        for number in range(1, 20):
+            manifest = store.publish(
+                table.to_batches(), table.schema, now=float(number), retention=Retention(grace_seconds=0)
+            )
+            assert manifest.size_bytes > 32 << 20
+        assert store.generations() == [18, 19]
+        with store.open() as snapshot:
+            assert snapshot.table().equals(table)
