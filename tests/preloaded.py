@@ -302,6 +302,8 @@ def _run(program: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(program["env"])
     os.chdir(program["cwd"])
+    path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry not in sys.path]
+    sys.path[:0] = path  # of modules that were not imported before
     if program.get("has_session"):
         os.setsid()
     if program["group"] >= 0:
