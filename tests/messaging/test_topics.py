@@ -267,7 +267,9 @@ with MessageHub(endpoint=sys.argv[1]) as hub, hub.subscribe("t", buffer=1_000_00
             for _ in range(total):
                 hub.publish("t", b"x" * 100)
             os.kill(child.pid, signal.SIGCONT)
+            deadline = time.monotonic() + SECONDS
             while child.poll() is None:
+                assert time.monotonic() < deadline
                 hub.publish("t", b"end")
                 time.sleep(0.05)
         received, lost, lost_in_buffer = map(int, child.stdout.readline().split())
