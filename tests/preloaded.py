@@ -39,6 +39,10 @@ RESERVED = 2
 """How many processes a hub has waiting: for schemas and for HTTP. A hub of a site has one for its gateway too."""
 
 
+MORE = "TESTS_WAITING_PROCESSES"
+"""The variable that gives a hub so many more, for tests in which it starts HTTP again and again."""
+
+
 class Popen(subprocess.Popen[Any]):
     """What starts and what waits is overridden: the process is the child of another one, which tells its exit."""
 
@@ -243,7 +247,7 @@ class _Reserve(subprocess.Popen[Any]):
     def fork(cls, program: dict[str, Any]) -> dict[str, Any]:
         """Return the program of the hub; in a child, later, that of the child. Without a program the child ends."""
         has_gateway = "--site" in program["args"] and "--no-gateway" not in program["args"]
-        for _ in range(RESERVED + has_gateway):
+        for _ in range(RESERVED + has_gateway + int(program["env"].get(MORE, "0"))):
             link, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             child = os.fork()
             if child == 0:
