@@ -15,7 +15,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from messagehub import MessageHub
-from tests import preloaded
+from tests import preloaded, rewritten
 from tests.integration.harness import AnyBroker, Embedded, Held, Peer, Served, eventually
 from tests.levels import IS_QUICK
 
@@ -34,7 +34,10 @@ _domains = itertools.count(1)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    if not getattr(session.config.option, "numprocesses", None):  # a worker of pytest-xdist, or the only process
+    config = session.config
+    if getattr(config.option, "numprocesses", None):  # the process that starts those of pytest-xdist
+        rewritten.compile_once(config.rootpath / name.partition("::")[0] for name in config.args)
+    elif not config.option.collectonly:
         preloaded.start()
 
 

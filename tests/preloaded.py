@@ -36,7 +36,11 @@ from typing import Any, ClassVar
 ROOT = Path(__file__).parents[1]
 MAX_BYTES = 1 << 20
 RESERVED = 2
-"""How many processes a hub has waiting: one that checks schemas and one of HTTP."""
+"""How many processes a hub has waiting: for schemas and for HTTP. A hub of a site has one for its gateway too."""
+
+
+MORE = "TESTS_WAITING_PROCESSES"
+"""The variable that gives a hub so many more, for tests in which it starts HTTP again and again."""
 
 
 class Popen(subprocess.Popen[Any]):
@@ -54,17 +58,30 @@ class Popen(subprocess.Popen[Any]):
         text: bool = False,
         env: dict[str, str] | None = None,
         cwd: Path | None = None,
+        bufsize: int = -1,
+        start_new_session: bool = False,
     ) -> None:
-        super().__init__(args, stdin=stdin, stdout=stdout, stderr=stderr, text=text, env=env, cwd=cwd)
+        super().__init__(
+            args,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            text=text,
+            env=env,
+            cwd=cwd,
+            bufsize=bufsize,
+            start_new_session=start_new_session,
+        )
 
     def _execute_child(self, args: Any, *rest: Any) -> None:  # private: there is no other place to start it differently
-        cwd, env, group = rest[4], rest[5], rest[21]
+        cwd, env, has_session, group = rest[4], rest[5], rest[20], rest[21]
         p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite = rest[9:15]
         files = [0 if p2cread == -1 else p2cread, 1 if c2pwrite == -1 else c2pwrite, 2 if errwrite == -1 else errwrite]
         program = {"args": [str(part) for part in args], "env": dict(os.environ if env is None else env)}
         self._status, told = os.pipe2(os.O_CLOEXEC)
         try:
-            self.pid = _parent().fork(program | {"cwd": str(cwd or Path.cwd()), "group": group}, [*files, told])
+            program |= {"cwd": str(cwd or Path.cwd()), "group": group, "has_session": has_session}
+            self.pid = _parent().fork(program, [*files, told])
         finally:
             os.close(told)
             self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
@@ -116,7 +133,12 @@ def _is_of_a_hub(args: Any) -> bool:
 
 
 def run(
-    args: list[str], *, timeout: float, env: dict[str, str], input: str | None = None, cwd: Path | None = None
+    args: list[str],
+    *,
+    timeout: float,
+    env: dict[str, str] | None = None,
+    input: str | None = None,
+    cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """As `subprocess.run` with captured text."""
     stdin = None if input is None else subprocess.PIPE
@@ -224,7 +246,8 @@ class _Reserve(subprocess.Popen[Any]):
     @classmethod
     def fork(cls, program: dict[str, Any]) -> dict[str, Any]:
         """Return the program of the hub; in a child, later, that of the child. Without a program the child ends."""
-        for _ in range(RESERVED):
+        has_gateway = "--site" in program["args"] and "--no-gateway" not in program["args"]
+        for _ in range(RESERVED + has_gateway + int(program["env"].get(MORE, "0"))):
             link, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             child = os.fork()
             if child == 0:
@@ -277,12 +300,16 @@ class _Reserve(subprocess.Popen[Any]):
 
 def _run(program: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    imports_ours = program["env"].get("PYTHONPATH") in (None, str(ROOT))
+    imports_ours = program["env"].get("PYTHONPATH", str(ROOT)).split(os.pathsep)[0] == str(ROOT)
     if program["args"][1:4] == ["-m", "messagehub", "serve"] and imports_ours:
         program = _Reserve.fork(program)
     os.environ.clear()
     os.environ.update(program["env"])
     os.chdir(program["cwd"])
+    path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry not in sys.path]
+    sys.path[:0] = path  # of modules that were not imported before
+    if program.get("has_session"):
+        os.setsid()
     if program["group"] >= 0:
         os.setpgid(0, program["group"])
     words = program["args"][1:]
@@ -291,6 +318,11 @@ def _run(program: dict[str, Any]) -> None:
     if words[0] == "-W":
         warnings.simplefilter(words[1])
         words = words[2:]
+    if not words[0].startswith("-"):
+        sys.argv = words
+        sys.path.insert(0, str(Path(words[0]).absolute().parent))
+        runpy.run_path(words[0], run_name="__main__")
+        return
     kind, what, *arguments = words
     if kind == "-m":
         sys.argv = [what, *arguments]

@@ -2,6 +2,7 @@
 
 import ast
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -18,6 +19,7 @@ REASONS = {
 }
 
 
+@cache
 def twice() -> dict[str, list[str]]:
     """The classes of the product whose name exists more than once, with the files that define them."""
     files = defaultdict(list)

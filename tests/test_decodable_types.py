@@ -45,7 +45,9 @@ print("fine")
 def modules() -> Iterator[tuple[Path, ast.Module]]:
     for top in ("registry", "messagehub"):
         for path in sorted((ROOT / top).rglob("*.py")):
-            yield path, ast.parse(path.read_text())
+            text = path.read_text()
+            if "msgspec.convert" in text or "decod" in text.lower():  # most have nothing to look for
+                yield path, ast.parse(text)
 
 
 def type_of(call: ast.Call) -> ast.expr | None:

@@ -75,16 +75,32 @@ def modules() -> dict[str, Path]:
 
 
 @cache
+def statements(module: str) -> list[tuple[ast.Import | ast.ImportFrom, bool]]:
+    """The import statements of a module, and whether a program runs them: those for type checkers it does not."""
+    found: list[tuple[ast.Import | ast.ImportFrom, bool]] = []
+    open_nodes: list[tuple[ast.AST, bool]] = [(ast.parse(modules()[module].read_text()), True)]
+    while open_nodes:
+        node, is_run = open_nodes.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found.append((node, is_run))
+        elif not isinstance(node, ast.expr):  # which holds no statement
+            is_for_types = isinstance(node, ast.If) and isinstance(node.test, ast.Name)
+            if is_for_types and node.test.id == "TYPE_CHECKING":  # type: ignore[attr-defined]
+                is_run = False
+            open_nodes += [(inner, is_run) for inner in ast.iter_child_nodes(node)]
+    return found
+
+
+@cache
 def imports(module: str, *, when_run: bool = False) -> frozenset[str]:
     """The modules that a module names in import statements: ours in full, others as they are written."""
     found: set[str] = set()
-    tree = ast.parse(modules()[module].read_text())
-    if when_run:
-        tree = WithoutTypeChecking().visit(tree)
-    for node in ast.walk(tree):
+    for node, is_run in statements(module):
+        if when_run and not is_run:
+            continue
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
+        else:
             base = _absolute(module, node)
             named = {f"{base}.{alias.name}" for alias in node.names}
             ours = named & modules().keys()
@@ -92,13 +108,6 @@ def imports(module: str, *, when_run: bool = False) -> frozenset[str]:
             if ours != named:
                 found.add(base)
     return frozenset(found)
-
-
-class WithoutTypeChecking(ast.NodeTransformer):
-    def visit_If(self, node: ast.If) -> ast.AST:
-        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            return ast.Pass()
-        return self.generic_visit(node)
 
 
 def _absolute(module: str, node: ast.ImportFrom) -> str:
@@ -168,15 +177,16 @@ def test_heavy_and_optional_packages_stay_in_their_folders() -> None:
     assert wrong == []
 
 
+def names_flight(node: ast.Import | ast.ImportFrom) -> bool:
+    names = {alias.name for alias in node.names}
+    if isinstance(node, ast.Import):
+        return "pyarrow.flight" in names
+    return node.module == "pyarrow" and "flight" in names
+
+
 def test_only_what_reads_or_serves_other_hosts_imports_flight() -> None:
     homes = ("messagehub.flight.", "messagehub.cluster.gateway.")
-    importing = {
-        module
-        for module, path in modules().items()
-        for node in ast.walk(WithoutTypeChecking().visit(ast.parse(path.read_text())))
-        if (isinstance(node, ast.Import) and any(alias.name == "pyarrow.flight" for alias in node.names))
-        or (isinstance(node, ast.ImportFrom) and node.module == "pyarrow" and "flight" in {a.name for a in node.names})
-    }
+    importing = {module for module in modules() for node, is_run in statements(module) if is_run and names_flight(node)}
     assert importing
     assert [module for module in importing if not f"{module}.".startswith(homes)] == []
 

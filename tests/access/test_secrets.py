@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from messagehub.errors import HubError
 from messagehub.security.credentials import AccessFile, KeyPair, allow_key, allow_token, server_keys
 from messagehub.security.private_files import private_directory
 from registry import commands
+from tests import preloaded
 from tests.integration.harness import ROOT, clean_environment, eventually
 
 
@@ -34,7 +34,7 @@ def test_no_secret_is_found_anywhere_but_in_its_own_file(tmp_path: Path) -> None
     command = [sys.executable, "-m", "messagehub", "serve", "--dir", str(directory), "--log", "DEBUG", "--curve"]
     command += ["--endpoint", "tcp://127.0.0.1:0", "--http", "127.0.0.1:0"]
     with (tmp_path / "err").open("w") as err, (tmp_path / "out").open("w") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=err, cwd=ROOT, env=clean_environment())
+        process = preloaded.Popen(command, stdout=out, stderr=err, cwd=ROOT, env=clean_environment())
     try:
         eventually(lambda: "ready" in (tmp_path / "out").read_text())
         status = json.loads((directory / "broker.json").read_text())
@@ -66,9 +66,7 @@ def test_no_secret_is_found_anywhere_but_in_its_own_file(tmp_path: Path) -> None
                     said.append(f"{error!r} {error.details}")
         for arguments in (("status",), ("keys", "list"), ("tokens", "list"), ("doctor",)):
             command = [sys.executable, "-m", "messagehub", *arguments, "--dir", str(directory), "--json"]
-            ran = subprocess.run(
-                command, capture_output=True, text=True, timeout=60, env=clean_environment(), check=False
-            )
+            ran = preloaded.run(command, timeout=60, env=clean_environment())
             said.append(ran.stdout + ran.stderr)
         said.append(Path(f"/proc/{process.pid}/cmdline").read_text())
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()

@@ -17,6 +17,7 @@ from messagehub.shm.channel_directory.directory import Directory
 from messagehub.shm.layout import HEADER_BYTES
 from messagehub.shm.mapped_file import Segment
 from messagehub.shm.rings.ring import peek
+from tests import preloaded
 from tests.cli.program import Program, until
 from tests.integration.harness import eventually
 
@@ -38,7 +39,7 @@ producer.close()
 @contextmanager
 def producing(program: Program) -> Iterator[subprocess.Popen[str]]:
     """A process that has written three batches and writes one more for every line it gets; then it ends."""
-    process = subprocess.Popen(
+    process = preloaded.Popen(
         [sys.executable, "-c", PRODUCE],
         env=program.environment,
         stdin=subprocess.PIPE,

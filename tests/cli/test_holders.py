@@ -11,6 +11,7 @@ import pytest
 
 from messagehub import MessageHub
 from messagehub.errors import RingFull
+from tests import preloaded
 from tests.cli.program import Program
 from tests.integration.harness import eventually
 
@@ -122,7 +123,7 @@ def test_slots_that_several_readers_hold_are_counted_once(hub: Program) -> None:
             producer.write(np.array([n]))
         for _ in range(2):
             keeper = keepers.enter_context(
-                subprocess.Popen(
+                preloaded.Popen(
                     [sys.executable, "-c", KEEPER],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,

@@ -13,6 +13,7 @@ import pyarrow as pa
 from messagehub import MessageHub
 from messagehub.shm.channel_directory.directory import Directory
 from messagehub.shm.channel_directory.domain_lock import take_domain
+from tests import preloaded
 from tests.cli.program import DEADLINE_SECONDS, Program, until
 from tests.integration.harness import end_at_once
 
@@ -102,7 +103,7 @@ def asked(program: Program) -> Iterator["subprocess.Popen[str]"]:
     """A purge that waits for the answer to its question."""
     complaints = program.place / "purge.err"
     with complaints.open("w") as err:
-        process = subprocess.Popen(
+        process = preloaded.Popen(
             [sys.executable, "-m", "messagehub", "purge"],
             env=program.environment,
             stdin=subprocess.PIPE,

@@ -4,13 +4,13 @@ import json
 import os
 import pty
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from messagehub import embedded_broker
+from tests import preloaded
 from tests.cli.program import Program
 
 
@@ -58,7 +58,7 @@ def test_at_a_terminal_a_few_short_lines_say_what_to_do(alone: Program) -> None:
     controller, terminal = pty.openpty()
     command = [sys.executable, "-m", "messagehub", "serve", "--dir", str(alone.dir), "--http", "127.0.0.1:0"]
     with (alone.place / "log").open("w") as log:
-        process = subprocess.Popen(command, stdout=terminal, stderr=log, env=alone.environment)
+        process = preloaded.Popen(command, stdout=terminal, stderr=log, env=alone.environment)
     os.close(terminal)
     try:
         said = b""

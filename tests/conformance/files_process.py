@@ -15,6 +15,7 @@ from messagehub.errors import HubError
 from messagehub.shm.channel_directory.directory import Directory
 from messagehub.shm.identity import ProcessIdentity
 from registry import commands
+from tests import preloaded
 from tests.integration.harness import PATIENCE_SECONDS, ROOT, clean_environment
 
 PREFIX = "pylabhub_"
@@ -37,7 +38,7 @@ class FilesProcess:
     """Its registrations end when it is killed, and only then."""
 
     def __init__(self, domain: str) -> None:
-        self._popen = subprocess.Popen(
+        self._popen = preloaded.Popen(
             [sys.executable, "-m", "tests.conformance.files_process", domain],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

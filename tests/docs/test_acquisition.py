@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from messagehub import MessageHub
+from tests import preloaded
 from tests.docs.snippets import blocks_of
 from tests.integration.harness import ROOT, Served, end_at_once, eventually
 
@@ -50,7 +51,7 @@ class Programs:
         self.plot = self._start("-m", "tests.docs.watched_program", str(place / "plot.py"))
 
     def _start(self, *arguments: str) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(
+        return preloaded.Popen(
             [sys.executable, *arguments],
             cwd=ROOT,
             env=self.environment,
@@ -144,7 +145,7 @@ def test_a_reader_of_a_group_that_is_killed_goes_on_where_it_was(tmp_path: Path,
     @contextlib.contextmanager
     def run(name: str) -> "Iterator[subprocess.Popen[str]]":
         command = [sys.executable, str(tmp_path / name)]
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        with preloaded.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
             try:
                 yield process
             finally:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests import preloaded
 from tests.docs.snippets import Block, blocks_of
 from tests.integration.harness import ROOT, end_at_once, eventually
 
@@ -42,16 +43,18 @@ class Reader:
         if has_directory:
             self.environment["MESSAGEHUB_DIR"] = str(self.directory)
         self.processes: list[subprocess.Popen[str]] = []
-        self._hub = self._start([sys.executable, "-m", "messagehub", "serve"])
+        self._hub = self._start([sys.executable, "-m", "messagehub", "serve"], preloaded.Popen)
         assert "ready" in self._line_of(self._hub)
         self._python = self.interpreter()
 
     def interpreter(self) -> "subprocess.Popen[str]":
-        return self._start([sys.executable, "-m", "tests.docs.interpreter"])
+        return self._start([sys.executable, "-m", "tests.docs.interpreter"], preloaded.Popen)
 
-    def _start(self, command: list[str]) -> "subprocess.Popen[str]":
+    def _start(
+        self, command: list[str], popen: type["subprocess.Popen[Any]"] = subprocess.Popen
+    ) -> "subprocess.Popen[str]":
         with (self.home / "complaints").open("a") as complaints:
-            process = subprocess.Popen(
+            process = popen(
                 command,
                 cwd=ROOT,
                 env=self.environment,

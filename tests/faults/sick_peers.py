@@ -11,6 +11,8 @@ from typing import Any
 
 import zmq
 
+from tests import preloaded
+
 Message = dict[str, Any]
 Answer = Callable[[Message], Message | bytes | None]
 
@@ -111,7 +113,7 @@ class FloodingBroker:
     def __init__(self, *, says_hello: bool) -> None:
         pong = {"type": "PONG", "id": "nobody", "broker_id": "sick", "revision": 1}
         hello = json.dumps(HELLO_ACK) if says_hello else ""
-        self._process = subprocess.Popen(
+        self._process = preloaded.Popen(
             [sys.executable, "-c", FLOOD, hello, json.dumps(pong)], stdout=subprocess.PIPE, text=True
         )
         assert self._process.stdout is not None

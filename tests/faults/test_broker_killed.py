@@ -64,7 +64,7 @@ class Load:
                 self._hub.destroy_channel(name)
                 self.destroyed.add(name)
         except BrokerUnavailable:
-            time.sleep(0.01)  # between attempts while the broker is away
+            self._is_over.wait(0.01)  # between attempts while the broker is away
 
     def stop(self) -> None:
         self._is_over.set()

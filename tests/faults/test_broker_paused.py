@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from messagehub.errors import BrokerUnavailable
+from tests import preloaded
 from tests.integration.harness import Peer, Served, eventually, hub_of
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -120,7 +121,7 @@ def test_a_paused_client_is_stalled_not_robbed_and_comes_back_by_itself(served: 
         "hub.register_producer('a', schema_hash='h', required=True)\n"
         "print('ready', flush=True)\nsys.stdin.read()\nhub.close()\n"
     )
-    client = subprocess.Popen(
+    client = preloaded.Popen(
         [sys.executable, "-c", script, server.endpoint],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

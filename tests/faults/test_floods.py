@@ -11,6 +11,7 @@ import pytest
 import zmq
 
 from messagehub.broker.access.access_control import AccessControl
+from tests import preloaded
 from tests.access.shared import SharedHub
 from tests.conftest import QUICK
 from tests.integration.harness import (
@@ -51,7 +52,7 @@ while True:
 @contextmanager
 def flooding(endpoint: str, *keys: str, program: str = FLOOD) -> Iterator[None]:
     """While the block runs, another process floods: it subscribes and unsubscribes as fast as it can."""
-    process = subprocess.Popen(
+    process = preloaded.Popen(
         [sys.executable, "-c", program, endpoint, *keys],
         stdout=subprocess.PIPE,
         text=True,

@@ -15,6 +15,7 @@ import pytest
 
 from messagehub import MessageHub
 from messagehub.security.private_files import write_private
+from tests import preloaded
 from tests.faults.test_http_process import answers, http_pid
 from tests.integration.harness import PATIENCE_SECONDS, ROOT, Served, clean_environment, eventually, get, refused
 
@@ -30,9 +31,7 @@ def hub(tmp_path: Path) -> Iterator[Served]:
 def told(hub: Served, *command: str) -> Any:
     """What a command says as JSON."""
     arguments = [sys.executable, "-m", "messagehub", *command, "--dir", str(hub.dir), "--json"]
-    done = subprocess.run(
-        arguments, capture_output=True, text=True, timeout=60, env=clean_environment(), cwd=ROOT, check=False
-    )
+    done = preloaded.run(arguments, timeout=60, env=clean_environment(), cwd=ROOT)
     return json.loads(done.stdout)
 
 

@@ -23,6 +23,7 @@ import pytest
 from messagehub import MessageHub
 from messagehub.errors import RateLimited
 from messagehub.security.private_files import write_private
+from tests import preloaded
 from tests.access.shared import SharedHub
 from tests.access.test_http_rights import SecureWeb, certificate
 from tests.admin.conftest import Web
@@ -30,7 +31,13 @@ from tests.faults.chaos.storm import command_line, descendants
 from tests.faults.test_http_process import answers, http_pid, is_gone
 from tests.integration.harness import ROOT, Peer, Served, clean_environment, eventually, get, producer
 
-pytestmark = pytest.mark.usefixtures("no_leaks")
+pytestmark = pytest.mark.usefixtures("no_leaks", "more_processes")
+
+
+@pytest.fixture
+def more_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub that reloads starts HTTP anew."""
+    monkeypatch.setenv(preloaded.MORE, "2")
 
 
 @pytest.fixture

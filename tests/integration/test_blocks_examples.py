@@ -1,13 +1,13 @@
 """The examples about blocks and topics run as they are printed."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import preloaded
 from tests.integration.block_processes import Place, place_in
 from tests.integration.harness import ROOT, clean_environment
 
@@ -27,13 +27,10 @@ def place(tmp_path: Path) -> Iterator[Place]:
     ],
 )
 def test_the_example_runs(place: Place, name: str, says: str) -> None:
-    done = subprocess.run(
+    done = preloaded.run(
         [sys.executable, "-W", "error", str(ROOT / "examples" / name)],
-        capture_output=True,
-        text=True,
         timeout=100,
         env=clean_environment() | {"MESSAGEHUB_DIR": str(place.dir)},
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert says in done.stdout

@@ -14,6 +14,7 @@ import zmq
 
 from messagehub import MessageHub
 from messagehub.errors import BrokerUnavailable
+from tests import preloaded
 from tests.conftest import QUICK
 from tests.faults.sick_peers import HELLO_ACK, SickBroker, after_hello
 from tests.integration.harness import (
@@ -86,7 +87,9 @@ def test_a_killed_process_has_died(served: Callable[..., Served]) -> None:
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     with Listener(server.endpoint, b"channel/") as listener:
-        subprocess.run([sys.executable, "-c", script, server.endpoint], env=clean_environment(), cwd=ROOT, check=False)
+        preloaded.run(
+            [sys.executable, "-c", script, server.endpoint], env=clean_environment(), cwd=ROOT, timeout=PATIENCE_SECONDS
+        )
         assert reasons(listener, 2) == ["died"] * 2
 
 

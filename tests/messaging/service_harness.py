@@ -34,7 +34,7 @@ from tests.integration.harness import ROOT, Served, clean_environment, eventuall
 
 SECONDS = 20.0
 CONNECTED = "03"  # in /proc/net/unix
-SOON = 2.0  # far below every timeout that is given, far above what it takes
+SOON = 5.0  # far below every timeout that is given, far above what it takes
 
 
 def patient_hub(broker: Served, **settings: Any) -> AbstractContextManager[MessageHub]:

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from messagehub import MessageHub
+from tests import preloaded
 from tests.integration.harness import ROOT, Served, clean_environment, eventually
 from tests.messaging.service_harness import SECONDS
 
@@ -31,7 +32,7 @@ def url(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
         port = free.getsockname()[1]
     log = tmp_path / "uvicorn"
     with log.open("w") as written:
-        process = subprocess.Popen(
+        process = preloaded.Popen(
             [sys.executable, "-m", "uvicorn", "examples.fastapi_app:app", "--port", str(port)],
             env=environment,
             cwd=ROOT,

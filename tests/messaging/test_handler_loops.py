@@ -172,8 +172,8 @@ def test_publishing_to_a_retained_topic_has_one_deadline_for_all_that_is_asked(
     try:
         began_at = time.monotonic()
         with pytest.raises(SendTimeout):
-            topic.publish(2, timeout=1.0)
-        assert time.monotonic() - began_at < 1.8  # each of the two questions took as long as it was given
+            topic.publish(2, timeout=3.0)
+        assert time.monotonic() - began_at < 5.5  # each of the two questions took as long as it was given
     finally:
         broker.signal(signal.SIGCONT)
 

@@ -1,7 +1,6 @@
 """Bytes of other processes as payloads: whatever they are, they are a value or MalformedRequest, and harm no thread."""
 
 import struct
-import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +17,7 @@ from messagehub.payloads.arrow_compression import is_compressed
 from messagehub.payloads.encoding import decode_payload, encode_payload
 from messagehub.protocol.topic_frames import ARROW_BATCH, ARROW_TABLE, BYTES, HEAD, IN_BLOCK, JSON
 from messagehub.services.frames import ANSWER, FAILED, REQUEST, call
+from tests import preloaded
 from tests.conftest import QUICK
 from tests.integration.harness import ROOT, Peer, Served, clean_environment
 from tests.messaging.service_harness import SECONDS, patient_hub, received, welcomed, worker_of
@@ -163,7 +163,7 @@ def test_a_hostile_message_does_not_end_the_command_that_prints_messages(broker:
         incoming = peer.ask({"type": "HELLO"})["endpoints"]["topics_in"]
     command = [sys.executable, "-m", "messagehub", "subscribe", "printed", "-n", "2", "--endpoint", broker.endpoint]
     with (
-        subprocess.Popen(command, stdout=-1, stderr=-1, text=True, env=clean_environment(), cwd=ROOT) as process,
+        preloaded.Popen(command, stdout=-1, stderr=-1, text=True, env=clean_environment(), cwd=ROOT) as process,
         Peer(incoming, zmq.PUSH) as stranger,
     ):
         assert process.stderr is not None

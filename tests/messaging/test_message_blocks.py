@@ -1,7 +1,6 @@
 """Large Arrow payloads of topics travel as references to shared memory."""
 
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from messagehub.shm.channel_directory.directory import Directory
 from messagehub.shm.channel_directory.location import directory_of
 from messagehub.shm.errors import DataBlockError
 from messagehub.topics.messages import Message
+from tests import preloaded
 from tests.conftest import QUICK
 from tests.integration.harness import ROOT, Peer, Served, clean_environment, eventually, hub_of, run_script
 
@@ -208,7 +208,7 @@ def test_blocks_of_a_dead_publisher_end_by_age_and_all_blocks_are_bounded(
     broker: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = [sys.executable, "-c", KILLED, broker.endpoint]
-    killed = subprocess.run(command, env=clean_environment(), cwd=ROOT, timeout=SECONDS, check=False)
+    killed = preloaded.run(command, env=clean_environment(), cwd=ROOT, timeout=SECONDS)
     assert (killed.returncode, len(blocks())) == (-9, 5)
     directory = Directory(os.environ["MESSAGEHUB_DOMAIN"])
     assert message_files.sweep_messages(directory) == 0, "they are young"

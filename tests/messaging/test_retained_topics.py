@@ -37,6 +37,7 @@ from messagehub.topics.messages import Message
 from messagehub.topics.subscriptions import Subscription
 from messagehub.topics.topics import Topics
 from registry import commands, replies
+from tests import preloaded
 from tests.conftest import QUICK
 from tests.integration.harness import ROOT, AnyBroker, Peer, Served, clean_environment, eventually, hub_of
 
@@ -536,7 +537,7 @@ def publishers(tmp_path: Path) -> Iterator[Callable[[Served, int], list[Path]]]:
         paths = [tmp_path / f"acknowledged-{k}" for k in range(count)]
         for k, path in enumerate(paths):
             command = [sys.executable, "-c", PUBLISHER, server.endpoint, f"p{k}", str(path)]
-            processes.append(subprocess.Popen(command, cwd=ROOT, env=clean_environment()))
+            processes.append(preloaded.Popen(command, cwd=ROOT, env=clean_environment()))
         return paths
 
     yield start

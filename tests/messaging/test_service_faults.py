@@ -1,7 +1,6 @@
 """Services when brokers and workers are killed, processes fork and strangers call."""
 
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -16,6 +15,7 @@ from messagehub.errors import (
     NoResponse,
     ServiceNotFound,
 )
+from tests import preloaded
 from tests.integration.harness import ROOT, Served, clean_environment, eventually
 from tests.messaging.service_harness import (
     SECONDS,
@@ -182,7 +182,7 @@ pending = [hub.begin_request("name:echo", b"x" * 10_000, timeout=60) for _ in ra
 os.kill(os.getpid(), signal.SIGSTOP)
 """
     with patient_hub(broker) as hub, hub.serve("name:echo", lambda message, context: message.payload, mailbox=1000):
-        process = subprocess.Popen([sys.executable, "-c", flood, broker.endpoint], env=clean_environment(), cwd=ROOT)
+        process = preloaded.Popen([sys.executable, "-c", flood, broker.endpoint], env=clean_environment(), cwd=ROOT)
         try:
             eventually(lambda: metrics(hub)["handled"] == 100)
             for number in range(100):

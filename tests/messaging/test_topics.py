@@ -30,6 +30,7 @@ from messagehub.topics import subscriptions
 from messagehub.topics.messages import Message
 from messagehub.topics.receiver import TopicReceiver
 from messagehub.topics.subscriptions import Subscription
+from tests import preloaded
 from tests.conftest import QUICK
 from tests.integration.harness import ROOT, Peer, Served, clean_environment, eventually, hub_of, run_script
 
@@ -250,7 +251,7 @@ with MessageHub(endpoint=sys.argv[1]) as hub, hub.subscribe("t", buffer=1_000_00
             break
 """
     total = 60_000
-    child = subprocess.Popen(
+    child = preloaded.Popen(
         [sys.executable, "-c", program, broker.endpoint],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -266,7 +267,9 @@ with MessageHub(endpoint=sys.argv[1]) as hub, hub.subscribe("t", buffer=1_000_00
             for _ in range(total):
                 hub.publish("t", b"x" * 100)
             os.kill(child.pid, signal.SIGCONT)
+            deadline = time.monotonic() + SECONDS
             while child.poll() is None:
+                assert time.monotonic() < deadline
                 hub.publish("t", b"end")
                 time.sleep(0.05)
         received, lost, lost_in_buffer = map(int, child.stdout.readline().split())

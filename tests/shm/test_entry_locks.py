@@ -13,6 +13,7 @@ from messagehub.shm.channel_directory.directory import Directory, ProducerEntry
 from messagehub.shm.channel_directory.entry_locks import ProcessLock
 from messagehub.shm.errors import NameTaken
 from messagehub.shm.identity import ProcessIdentity
+from tests import preloaded
 from tests.integration.harness import ROOT, clean_environment
 
 FORK = """
@@ -45,7 +46,7 @@ def living(directory: Directory) -> list[str]:
 
 
 def another(directory: Directory, *channels: str) -> "subprocess.Popen[str]":
-    process = subprocess.Popen(
+    process = preloaded.Popen(
         [sys.executable, "-c", FORK, directory.root, *channels],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -17,6 +17,7 @@ from messagehub.shm.rings.read_results import Gap
 from messagehub.shm.rings.reader import RingReader
 from messagehub.shm.rings.ring import describe, open_reader
 from messagehub.shm.rings.writer import RingWriter
+from tests import preloaded
 from tests.integration.harness import ROOT, eventually
 from tests.shm.children import kill, parked
 from tests.shm.rings import drain, number_of, payload, writer
@@ -77,7 +78,7 @@ def test_values_that_several_processes_keep_leave_room_for_the_writer(root: str,
     with writer(root, slot_count=slots) as made, contextlib.ExitStack() as ending:
         keepers = [
             ending.enter_context(
-                subprocess.Popen(
+                preloaded.Popen(
                     [sys.executable, "-c", KEEPER, made.path],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,

@@ -16,6 +16,7 @@ import pytest
 
 from messagehub import MessageHub
 from tests import preloaded
+from tests.faults.chaos.storm import command_line, descendants
 from tests.integration.harness import PATIENCE_SECONDS, Message, Peer, end_at_once, eventually
 
 HOST_LEASE_SECONDS = 3
@@ -145,14 +146,8 @@ def gateway_of(hub: SiteHub, name: str) -> str:
 
 
 def gateway_pid(hub: SiteHub) -> int:
-    found = subprocess.run(
-        ["pgrep", "-P", str(hub.process.pid), "-f", "messagehub.cluster.gateway"],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    return int(found.stdout.split()[0]) if found.stdout.split() else 0
+    found = [pid for pid in descendants(hub.process.pid) if "messagehub.cluster.gateway" in command_line(pid)]
+    return found[0] if found else 0
 
 
 class Elsewhere:

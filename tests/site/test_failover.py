@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests import preloaded
 from tests.etcd_server import EtcdMember, etcd, key_values
 from tests.integration.harness import ROOT, eventually
 from tests.site.stores import leading_store
@@ -22,7 +23,7 @@ class Hub:
         directory.mkdir()
         self.directory = directory
         command = [sys.executable, "-m", "tests.site.leading_process", urls, site, str(directory)]
-        self.process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+        self.process = preloaded.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
 
     def acknowledged(self) -> list[list[Any]]:
         """Whole lines only: the last one of a killed process may be torn."""

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 import threading
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from messagehub.shm.errors import BlockOnOtherHost
+from tests import preloaded
 from tests.access.test_http_rights import certificate
 from tests.etcd_server import EtcdMember
 from tests.integration.harness import PATIENCE_SECONDS, eventually
@@ -100,13 +100,10 @@ def test_a_process_that_ends_or_forks_while_it_reads_does_not_hang(hosts: Site) 
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
             assert consumer.read(timeout=0.1) is None
         """
-        done = subprocess.run(
+        done = preloaded.run(
             [sys.executable, "-c", textwrap.dedent(program), str(hosts["beta"].dir)],
             env=hosts["beta"].environment,
-            capture_output=True,
-            text=True,
             timeout=2 * PATIENCE_SECONDS,
-            check=False,
         )
         assert (done.returncode, done.stdout) == (0, ""), done.stderr
 

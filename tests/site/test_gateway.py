@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +14,7 @@ from pyarrow import flight
 
 from messagehub.security.credentials import AccessFile, allow_token, revoke
 from messagehub.settings import Settings
+from tests import preloaded
 from tests.access.test_http_rights import certificate
 from tests.etcd_server import EtcdMember
 from tests.integration.harness import children, eventually, get
@@ -32,15 +32,8 @@ def owner(hub: SiteHub) -> flight.FlightCallOptions:
 
 
 def command(hub: SiteHub, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "messagehub", *arguments, "--dir", str(hub.dir)],
-        env=hub.environment | {"COLUMNS": "300"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    return done.stdout
+    full = [sys.executable, "-m", "messagehub", *arguments, "--dir", str(hub.dir)]
+    return preloaded.run(full, env=hub.environment | {"COLUMNS": "300"}, timeout=60).stdout
 
 
 def test_every_hub_knows_the_gateway_of_every_host(hosts: Site) -> None:
@@ -266,9 +259,7 @@ def test_an_address_where_nothing_can_listen_is_refused_before_the_hub_starts(
 
 def test_a_hub_on_its_own_has_no_gateway_to_leave_out(tmp_path: Path) -> None:
     arguments = ["serve", "--dir", str(tmp_path / "hub"), "--no-http", "--no-gateway"]
-    done = subprocess.run(
-        [sys.executable, "-m", "messagehub", *arguments], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = preloaded.run([sys.executable, "-m", "messagehub", *arguments], timeout=60)
     assert done.returncode == 2
     assert "it goes with --site" in " ".join(done.stderr.replace("│", " ").split())
 

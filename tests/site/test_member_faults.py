@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from messagehub import MessageHub
+from tests import preloaded
 from tests.etcd_server import EtcdMember, etcd
 from tests.integration.harness import Listener, Message, Peer, eventually, producer
 from tests.site.hosts import SiteHub, site
@@ -156,7 +157,7 @@ sys.stdin.read()
 @contextmanager
 def producing(hub: SiteHub) -> Iterator["subprocess.Popen[bytes]"]:
     """A process on the host of a hub that has registered a producer, and is killed at the end if it still lives."""
-    with subprocess.Popen(
+    with preloaded.Popen(
         [sys.executable, "-c", PROGRAM, str(hub.dir)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
