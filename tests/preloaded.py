@@ -43,6 +43,7 @@ class Popen(subprocess.Popen[Any]):
     """What starts and what waits is overridden: the process is the child of another one, which tells its exit."""
 
     _status = -1
+    _namespaces_of = 0
 
     def __init__(
         self,
@@ -54,7 +55,10 @@ class Popen(subprocess.Popen[Any]):
         text: bool = False,
         env: dict[str, str] | None = None,
         cwd: Path | None = None,
+        namespaces_of: int = 0,
     ) -> None:
+        """`namespaces_of` is a process on whose host (mounts, hostname, network) the program runs; 0: on this one."""
+        self._namespaces_of = namespaces_of
         super().__init__(args, stdin=stdin, stdout=stdout, stderr=stderr, text=text, env=env, cwd=cwd)
 
     def _execute_child(self, args: Any, *rest: Any) -> None:  # private: there is no other place to start it differently
@@ -64,7 +68,8 @@ class Popen(subprocess.Popen[Any]):
         program = {"args": [str(part) for part in args], "env": dict(os.environ if env is None else env)}
         self._status, told = os.pipe2(os.O_CLOEXEC)
         try:
-            self.pid = _parent().fork(program | {"cwd": str(cwd or Path.cwd()), "group": group}, [*files, told])
+            place = {"cwd": str(cwd or Path.cwd()), "group": group, "namespaces_of": self._namespaces_of}
+            self.pid = _parent().fork(program | place, [*files, told])
         finally:
             os.close(told)
             self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
@@ -275,8 +280,20 @@ class _Reserve(subprocess.Popen[Any]):
         self._child_created = True
 
 
+def _enter_namespaces(pid: int) -> None:
+    """Go to the host that a process is on. Before any thread begins: the kernel takes only processes with one."""
+    kinds = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY) for kind in ("net", "uts", "mnt")]
+    libc = ctypes.CDLL(None, use_errno=True)
+    for fd in kinds:
+        if libc.setns(fd, 0):
+            raise OSError(ctypes.get_errno(), f"the namespaces of process {pid} cannot be entered")
+        os.close(fd)
+
+
 def _run(program: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if program.get("namespaces_of"):
+        _enter_namespaces(program["namespaces_of"])
     imports_ours = program["env"].get("PYTHONPATH") in (None, str(ROOT))
     if program["args"][1:4] == ["-m", "messagehub", "serve"] and imports_ours:
         program = _Reserve.fork(program)
