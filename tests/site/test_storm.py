@@ -13,12 +13,11 @@ import pytest
 from examples.namespaces import Network, network, why_not
 from tests.debian import program_or_skip
 from tests.integration.harness import ROOT, eventually
-from tests.levels import IS_QUICK, STORM_SECONDS
+from tests.levels import STORM_SECONDS
 from tests.site.storm import checker
 from tests.site.storm.storm import ETCDS, HUBS, SiteStorm
 
 RECOVER_SECONDS = 60.0
-LINGER_SECONDS = 30.0
 
 
 def _seed() -> int:
@@ -40,7 +39,7 @@ def test_a_storm_over_a_site_breaks_no_promise_and_leaves_nothing(tmp_path: Path
             found = _check(storm)
             storm.stop_hubs()
             storm.stop_etcd()
-            _nothing_is_left(made)
+            _nothing_is_left(storm, made)
         except BaseException:
             storm.ask_everybody()
             kept_at = ROOT / "build" / "site-storm" / str(seed)
@@ -75,8 +74,9 @@ def _rage(storm: SiteStorm) -> int:
 
 def _check(storm: SiteStorm) -> dict[str, float]:
     storm.stop_clients()
+    eventually(lambda: not storm.members(), timeout=RECOVER_SECONDS)
     for name in HUBS:
-        storm.collect(name)
+        storm.run("collect", name)
     found: dict[str, float] = dict(checker.no_acknowledged_write_is_lost(storm.history, HUBS))
     found |= checker.nothing_is_given_twice(storm.history)
     found["reads"] = checker.reads_never_go_back(storm.history)
@@ -85,15 +85,16 @@ def _check(storm: SiteStorm) -> dict[str, float]:
     return found
 
 
-def _nothing_is_left(made: Network) -> None:
-    """No process but the one that holds the host, and no ring in its shared memory."""
+def _nothing_is_left(storm: SiteStorm, made: Network) -> None:
+    """On no host a process but the one that holds it, nor anything in shared memory once what is dead was cleaned."""
     for name in HUBS:
         host = made.hosts[name]
         namespace = os.readlink(f"/proc/{host.pid}/ns/net")
         eventually(lambda: _processes_in({namespace}) == [host.pid])  # noqa: B023  called at once
+        storm.run("clean", name)
         shared = Path(f"/proc/{host.pid}/root/dev/shm")
-        rings = [str(path) for path in shared.rglob("*") if "ring." in path.name and path.is_file()]
-        print(name, rings)
+        left = [str(path.relative_to(shared)) for path in shared.rglob("*") if path.is_file()]
+        assert not left, f"in the shared memory of {name}: {left}"
 
 
 def _processes_in(namespaces: set[str]) -> list[int]:

@@ -22,6 +22,8 @@ import msgspec
 
 from messagehub import MessageHub
 from messagehub.errors import BrokerRequired, ChannelNotFound, HubError, ProducerAlreadyRegistered, ReceiveTimeout
+from messagehub.shm.channel_directory.cleaning import clean
+from messagehub.shm.channel_directory.location import directory_of
 from messagehub.shm.errors import BlockOnOtherHost, NameTaken, RingFull
 from messagehub.shm.rings.read_results import Gap
 from tests.faults.chaos.history import Writer
@@ -69,19 +71,20 @@ class Client:
             title = f"{self.host}-{os.getpid()}-{number}"
             subject = SHARED if number % 3 == 0 else subject_of(self.host)
             schema = {"type": "object", "title": title}
-            made = self._asked("register", lambda: self.hub.register_schema(subject, schema), title=title)  # noqa: B023  called at once
+            self.note("asks", title=title)
+            made = self._asked("register", lambda: self.hub.register_schema(subject, schema), title=title)  # noqa: B023
             if made is not None:
                 self.note("schema", subject=subject, version=made.version, id=made.schema_id, title=title)
             if number % 2 == 0:
                 name = f"declared.{title}"
                 if self._asked("declare", lambda: self.hub.create_channel(name), title=title) is not None:  # noqa: B023
                     self.note("channel", channel=name)
-            for subject in (subject_of(random.choice(self.hosts)), subject):
-                self._read(subject)
+            for read in (subject_of(random.choice(self.hosts)), subject):
+                self._read(read)
             time.sleep(WRITE_PAUSE_SECONDS)
 
     def _read(self, subject: str) -> None:
-        found = self._asked("read", lambda: self.hub.schema(subject))
+        found = self._asked("read", lambda: self.hub.schema(subject), subject=subject)
         if found is not None:
             schema = found.schema
             self.note("read", subject=subject, version=schema.version, id=schema.schema_id)
@@ -110,7 +113,7 @@ class Client:
                 self.note("again")  # some may be missing
                 return
             event = msgspec.json.decode(payload)
-            if "revision" in event and event.get("type") != "BEACON":
+            if event["type"] != "BEACON":
                 self.note("event", revision=event["revision"], type=event["type"], crc=zlib.crc32(payload))
 
         ends = [self.hub.tap(prefix, take) for prefix in (b"channel/", b"schema/")]
@@ -223,7 +226,13 @@ class Client:
                 self.note("wrong", of=host, pid=pid, writer=host, number=number, before=before)
             lost = number - before - 1 if before is not None else 0
             last[pid], missing = number, missing + lost
-            details = {"of": host, "writer_pid": pid, "number": number, "missing": missing, "counted": subscription.lost}
+            details = {
+                "of": host,
+                "writer_pid": pid,
+                "number": number,
+                "missing": missing,
+                "counted": subscription.lost,
+            }
             if lost:
                 self.note("heard", **details)
             else:
@@ -241,6 +250,11 @@ class Client:
         for channel in self.hub.channels("declared.", timeout=30.0):
             self.note("kept_channel", channel=channel.channel)
         self.note("collected")
+        self.hub.close()
+
+    def clean(self) -> None:
+        """Remove what dead producers have left, as a hub does after a while, and end."""
+        clean(directory_of(self.hub.settings), now=time.time(), linger_seconds=0.0)
         self.hub.close()
 
 
@@ -270,7 +284,7 @@ def in_threads(jobs: list[Callable[[], None]]) -> None:
     def run(job: Callable[[], None]) -> None:
         try:
             job()
-        except BaseException:
+        except BaseException:  # noqa: BLE001  a thread that fails ends the process
             traceback.print_exc()
             sys.stderr.flush()
             os._exit(1)

@@ -36,6 +36,7 @@ AWAY_SECONDS = (0.0, 4.0)
 AGAIN_SECONDS = 0.5
 STRIKE_SECONDS = (0.1, 0.8)
 START_SECONDS = 60.0
+ANSWER_SECONDS = 5.0
 
 Strike = tuple[str, str, str]
 """What is struck, on which host, and how."""
@@ -57,7 +58,9 @@ class Program:
                     self._command, stdout=log, stderr=log, env=self._environment, cwd=ROOT, namespaces_of=self.host.pid
                 )
             else:
-                command = self.host.command("setpriv", "--pdeathsig", "KILL", *self._command)  # a killed run leaves none
+                command = self.host.command(
+                    "setpriv", "--pdeathsig", "KILL", *self._command
+                )  # a killed run leaves none
                 self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     @property
@@ -147,15 +150,25 @@ class SiteStorm:
         return len(leaders) == 1 and None not in leaders
 
     def ask_hosts(self, name: str) -> Message | None:
-        """Return what the hub of a host says of the site; its socket is in the file system that all hosts share."""
-        found = self.hub_directory(name) / "broker.json"
-        if not found.exists() or " ready: " not in self._programs["hub", name].said():
+        """Return what the hub of a host says of the site."""
+        return self._ask(name, {"type": "HOST_LIST_REQUEST"})
+
+    def _ask(self, name: str, message: Message) -> Message | None:
+        """Return what a hub answers, if it does. Its socket is in the file system, which all hosts share."""
+        try:
+            endpoint = json.loads((self.hub_directory(name) / "broker.json").read_text())["endpoint"]
+        except FileNotFoundError:
             return None
         try:
-            with Peer(json.loads(found.read_text())["endpoint"]) as peer:
-                return peer.ask({"type": "HOST_LIST_REQUEST"}, timeout=5.0)
-        except (AssertionError, FileNotFoundError, json.JSONDecodeError):
+            with Peer(endpoint) as peer:
+                answer = peer.ask(message, timeout=ANSWER_SECONDS)
+        except AssertionError:
             return None
+        if answer["type"] == "ERROR":
+            self._log.note("no answer", on=name, asked=message["type"], said=answer["message"])
+            assert answer["retryable"], answer
+            return None
+        return answer
 
     # -- the storm -----------------------------------------------------------------------------------------
 
@@ -218,15 +231,21 @@ class SiteStorm:
             else:
                 program.kill()
             start = program.start if what in ("hub", "etcd") else lambda: self.start_client(what, name)
-            self._mend(what, name, AWAY_SECONDS, lambda: self._start_again(program, start))
+            self._mend(what, name, AWAY_SECONDS, lambda: self._start_again(what, program, start))
 
-    def _start_again(self, program: Program, start: Callable[[], None]) -> None:
+    def _start_again(self, what: str, program: Program, start: Callable[[], None]) -> None:
         try:
             code = program.process.wait(PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"{program.log.name} does not stop: {program.said()[-3000:]}") from None
-        assert code in (0, -signal.SIGKILL), f"{program.log.name} ended with {code}: {program.said()[-3000:]}"
+        said = program.said()
+        is_ended = code in (0, -signal.SIGKILL) or (what == "hub" and self._did_not_start(code, said))
+        assert is_ended, f"{program.log.name} ended with {code}: {said[-3000:]}"
         start()
+
+    def _did_not_start(self, code: int, said: str) -> bool:
+        """Return whether a hub ended as it may before it is ready: asked to stop, or without its etcd."""
+        return " ready: " not in said and (code == -signal.SIGTERM or (code == 1 and "etcd" in said))
 
     def _strike_link(self, name: str, how: str) -> None:
         host = self.hosts[name]
@@ -281,9 +300,8 @@ class SiteStorm:
             if (what, name) in self._busy or program.process.poll() is None:
                 continue
             said = program.said()
-            if what == "hub" and " ready: " not in said:
+            if what == "hub" and self._did_not_start(program.process.returncode, said):
                 self._log.note("not started", on=name, said=said[-500:])
-                assert "etcd" in said, f"the hub of {name} does not start: {said[-3000:]}"
                 time.sleep(AGAIN_SECONDS)
                 program.start()
                 continue
@@ -291,12 +309,12 @@ class SiteStorm:
 
     # -- ending --------------------------------------------------------------------------------------------
 
-    def collect(self, name: str) -> None:
-        """Have the history say what the hub of a host has."""
-        self.start_client("collect", name)
-        collector = self._programs.pop(("collect", name))
-        code = collector.process.wait(PATIENCE_SECONDS + self.history_seconds())
-        assert code == 0, collector.said()[-3000:]
+    def run(self, role: str, name: str) -> None:
+        """Run a client that ends by itself."""
+        self.start_client(role, name)
+        client = self._programs.pop((role, name))
+        code = client.process.wait(PATIENCE_SECONDS + self.history_seconds())
+        assert code == 0, client.said()[-3000:]
 
     def history_seconds(self) -> float:
         """Return more than it takes to read all that was registered."""
@@ -305,6 +323,14 @@ class SiteStorm:
     def stop_clients(self) -> None:
         for key in [key for key in self._programs if key[0] in ROLES]:
             self._programs.pop(key).kill()
+
+    def members(self) -> list[str]:
+        """Return who is registered, by what any of the hubs says."""
+        found: list[str] = []
+        for name in HUBS:
+            seen = self._ask(name, {"type": "CHANNEL_LIST_REQUEST", "prefix": "ring."}) or {"channels": [f"{name}?"]}
+            found += map(str, seen["channels"])
+        return found
 
     def stop_hubs(self) -> None:
         """Ask all hubs to stop, and fail if one does not do so cleanly."""
