@@ -24,7 +24,11 @@ HOST_LEASE_SECONDS = 3
 class SiteHub:
     """`messagehub serve` on a host of its own."""
 
-    def __init__(self, directory: Path, url: str, site: str, name: str, *arguments: str, **settings: Any) -> None:
+    def __init__(
+        self, directory: Path, url: str, site: str, name: str, *arguments: str, program: str = "", **settings: Any
+    ) -> None:
+        """`program` is what Python runs instead of `messagehub`, to change it before."""
+        self.program = program
         self.name, self.dir = name, directory / name
         self.dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         said = {"host_lease_seconds": HOST_LEASE_SECONDS, "beacon_seconds": 0.1, **settings}
@@ -35,15 +39,20 @@ class SiteHub:
             "MESSAGEHUB_DOMAIN": f"pytest-{os.getpid()}-{site[:8]}-{name}",
         }
         self._command = [
-            *(sys.executable, "-m", "messagehub", "serve", "--dir", str(self.dir), "--site", site, "--etcd", url),
+            *("serve", "--dir", str(self.dir), "--site", site, "--etcd", url),
             *("--site-endpoint", "tcp://127.0.0.1:0", *(arguments or ("--no-http", "--no-gateway"))),
         ]
         self.start()
 
     def start(self) -> None:
         with (self.dir / "serve.log").open("ab") as log:
+            runs = ["-c", self.program] if self.program else ["-m", "messagehub"]
             self.process = preloaded.Popen(
-                self._command, stdout=subprocess.PIPE, stderr=log, text=True, env=self.environment
+                [sys.executable, *runs, *self._command],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=self.environment,
             )
         assert self.process.stdout is not None
         ready = self.process.stdout.readline()

@@ -173,6 +173,8 @@ class SiteMember:
         """Return what keeps this hub from its site, or an empty text."""
         why = self._link.problem()
         said = f": {why}" if why else ""
+        if outdated := self._link.outdated():
+            return f"{outdated}; reads go on with what it had"
         if age >= OLD_SECONDS:
             confirmed = f"etcd does not confirm that the copy of the registry is complete, for {age:.0f} s now"
             return f"{confirmed}; reads go on{said}"
@@ -238,6 +240,8 @@ class SiteMember:
         if isinstance(path, HubPath):
             self._link.answer(path, "not_leader", 0, b"")
             return None
+        if outdated := self._link.outdated():
+            raise StoreReadOnly(f"{outdated}. Reads go on, with what it had")
         if len(self._forwarded) >= MOST_WAITING:
             raise RateLimited("too many commands wait for the hub that leads the site: try again in a moment")
         access_control = self._parts.access_control
