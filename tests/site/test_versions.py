@@ -6,6 +6,7 @@ it begins; what the older one makes of it is what it does with a real one.
 
 import os
 import shutil
+import signal
 import subprocess
 import tarfile
 from pathlib import Path
@@ -91,13 +92,18 @@ def test_hosts_are_updated_one_at_a_time_to_a_version_with_other_records(member:
 
 
 def test_a_hub_that_is_too_old_reads_on_says_so_and_stands_in_nobodys_way(member: EtcdMember, tmp_path: Path) -> None:
-    with site(tmp_path, member.url) as hosts:
+    with site(tmp_path, member.url, "alpha", "gamma") as hosts:
+        alpha, gamma = hosts["alpha"], hosts["gamma"]
+        declared(gamma, "before")
         beta = hosts.add("beta", program=NEWER_RECORDS)
-        gamma = hosts.add("gamma")  # nothing is written yet that it does not know
+        gamma.signal(signal.SIGSTOP)
+        alpha.kill()
         eventually(beta.is_leader)
         declared(beta, "by.newer")
+        gamma.signal(signal.SIGCONT)
         said = str(eventually(lambda: gamma.ask({"type": "PING"}).get("problems")))
         assert "format 2, made by a newer MessageHub; this one knows up to 1: update this hub" in said
+        assert has(gamma, "before")
         assert not has(gamma, "by.newer")
         refused = declare(gamma, "by.older")
         assert (refused["code"], refused["retryable"]) == ("STORE_READ_ONLY", True)
