@@ -25,9 +25,18 @@ class SiteHub:
     """`messagehub serve` on a host of its own."""
 
     def __init__(
-        self, directory: Path, url: str, site: str, name: str, *arguments: str, program: str = "", **settings: Any
+        self,
+        directory: Path,
+        url: str,
+        site: str,
+        name: str,
+        *arguments: str,
+        program: str = "",
+        preload: str = "",
+        **settings: Any,
     ) -> None:
-        """`program` is what Python runs instead of `messagehub`, to change it before."""
+        """`program` is what Python runs instead of `messagehub`, to change it before; `preload` is a library that all
+        processes of the host load before others."""
         self.program = program
         self.name, self.dir = name, directory / name
         self.dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -38,6 +47,10 @@ class SiteHub:
             "MESSAGEHUB_HOST": name,
             "MESSAGEHUB_DOMAIN": f"pytest-{os.getpid()}-{site[:8]}-{name}",
         }
+        # What is forked from a process that runs already would not load it.
+        self.starts = subprocess.Popen if preload else preloaded.Popen
+        if preload:
+            self.environment["LD_PRELOAD"] = preload
         self._command = [
             *("serve", "--dir", str(self.dir), "--site", site, "--etcd", url),
             *("--site-endpoint", "tcp://127.0.0.1:0", *(arguments or ("--no-http", "--no-gateway"))),
@@ -47,7 +60,7 @@ class SiteHub:
     def start(self) -> None:
         with (self.dir / "serve.log").open("ab") as log:
             runs = ["-c", self.program] if self.program else ["-m", "messagehub"]
-            self.process = preloaded.Popen(
+            self.process = self.starts(
                 [sys.executable, *runs, *self._command],
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -184,7 +197,7 @@ hub.close()
 """
 
     def __init__(self, hub: SiteHub) -> None:
-        self.process = preloaded.Popen(
+        self.process = hub.starts(
             [sys.executable, "-c", self.PROGRAM, str(hub.dir)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
