@@ -211,7 +211,9 @@ def test_a_consumer_that_a_new_hub_of_its_host_does_not_hear_of_ends_after_a_ter
     """The registry went on, at the hub that leads; only the host's own hub was away."""
     hub.produce(lease="L")
     hub.consume(lease="L")
-    registry = hub.registry
+    registry = Registry(terms=hub.registry.terms)
+    registry.restore(Watcher(hub.registry).channels.values(), revision=hub.registry.revision, now=1000.0)
+    registry.apply(commands.Heartbeat(lease="L"), now=1001.0)
     registry.leases.hold("L", is_held=True)
     registry.leases.unclaim("L", now=5000.0)  # long after it was heard of last
     registry.expire(now=5001.0)
