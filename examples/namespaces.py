@@ -1,4 +1,6 @@
-"""Hosts on one machine, for `make demo-site`: each has a network, a hostname and a /dev/shm of its own. Takes root.
+"""Hosts on one machine: each has a network, a hostname and a /dev/shm of its own. Takes root.
+
+`make demo-site` and the storm over a site (tests/site/storm) use them.
 
 The hosts are joined by a bridge in a network namespace of its own, so nothing of this machine's network changes.
 """
@@ -32,11 +34,13 @@ class Host:
         self, name: str, address: str, holder: "subprocess.Popen[bytes]", link: str, network: "Network"
     ) -> None:
         self.name, self.address = name, address
-        self._holder, self._link, self._network = holder, link, network
+        self.pid = holder.pid
+        """A process on this host that lives as long as the host."""
+        self._link, self._network = link, network
 
     def command(self, *command: str) -> list[str]:
         """Return the command that runs another one on this host."""
-        return ["nsenter", "-t", str(self._holder.pid), "-m", "-u", "-n", *command]
+        return ["nsenter", "-t", str(self.pid), "-m", "-u", "-n", *command]
 
     def cut(self) -> None:
         """Take its cable out."""
@@ -44,6 +48,31 @@ class Host:
 
     def mend(self) -> None:
         self._network.ip("link", "set", self._link, "up")
+
+    def refuse(self, other: "Host") -> None:
+        """Send nothing to another host any more, and answer nothing that comes from it."""
+        _run(*self.command("ip", "route", "replace", "blackhole", f"{other.address}/32"))
+
+    def accept(self, other: "Host") -> None:
+        _run(*self.command("ip", "route", "del", "blackhole", f"{other.address}/32"))
+
+    def etcd(self, program: str, data: str, members: "list[Host]") -> list[str]:
+        """Return the command of a member of etcd on this host; `members` are the hosts of all, this one included."""
+        client, peer = f"http://{self.address}:2379", f"http://{self.address}:2380"
+        cluster = ",".join(f"{host.name}=http://{host.address}:2380" for host in members)
+        return [
+            *(program, "--name", self.name, "--data-dir", data, "--unsafe-no-fsync"),
+            *("--listen-client-urls", client, "--advertise-client-urls", client),
+            *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", cluster),
+        ]
+
+    def site_options(self, site: str, etcd: "list[Host]") -> list[str]:
+        """Return the options of `messagehub serve` for a member of a site on this host."""
+        urls = ",".join(f"http://{host.address}:2379" for host in etcd)
+        return [
+            *("--site", site, "--etcd", urls, "--site-endpoint", f"tcp://{self.address}:5575"),
+            *("--gateway", f"{self.address}:5576", "--gateway-unencrypted"),
+        ]
 
 
 class Network:

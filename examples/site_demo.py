@@ -110,16 +110,9 @@ class DemoSite:
         return (self.base / host.name / f"{what}.log").read_text(errors="replace")[-2000:]
 
     def start_etcd(self) -> None:
-        cluster = ",".join(f"{name}=http://{host.address}:2380" for name, host in self.hosts.items())
-        for name, host in self.hosts.items():
-            client, peer = f"http://{host.address}:2379", f"http://{host.address}:2380"
-            self._start(
-                host,
-                "etcd",
-                *(self._etcd, "--name", name, "--data-dir", str(self.base / name / "etcd"), "--unsafe-no-fsync"),
-                *("--listen-client-urls", client, "--advertise-client-urls", client),
-                *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", cluster),
-            )
+        hosts = list(self.hosts.values())
+        for host in hosts:
+            self._start(host, "etcd", *host.etcd(self._etcd, str(self.base / host.name / "etcd"), hosts))
 
         asking = "import urllib.request as r; r.urlopen({!r}, timeout=2)"
         for host in self.hosts.values():
@@ -131,15 +124,13 @@ class DemoSite:
 
     def start_hub(self, name: str) -> None:
         host = self.hosts[name]
-        urls = ",".join(f"http://{each.address}:2379" for each in self.hosts.values())
         log = self.base / name / "hub.log"
         begins_at = log.stat().st_size if log.exists() else 0
         self._hubs[name] = self._start(
             host,
             "hub",
             *(sys.executable, "-m", "messagehub", "serve", "--dir", str(self.directory(host)), "--no-http"),
-            *("--site", SITE, "--etcd", urls, "--site-endpoint", f"tcp://{host.address}:5575"),
-            *("--gateway", f"{host.address}:5576", "--gateway-unencrypted"),
+            *host.site_options(SITE, list(self.hosts.values())),
         )
         started = self._hubs[name]
         until(

@@ -47,6 +47,7 @@ class Popen(subprocess.Popen[Any]):
     """What starts and what waits is overridden: the process is the child of another one, which tells its exit."""
 
     _status = -1
+    _namespaces_of = 0
 
     def __init__(
         self,
@@ -60,7 +61,10 @@ class Popen(subprocess.Popen[Any]):
         cwd: Path | None = None,
         bufsize: int = -1,
         start_new_session: bool = False,
+        namespaces_of: int = 0,
     ) -> None:
+        """`namespaces_of` is a process on whose host (mounts, hostname, network) the program runs; 0: on this one."""
+        self._namespaces_of = namespaces_of
         super().__init__(
             args,
             stdin=stdin,
@@ -81,6 +85,7 @@ class Popen(subprocess.Popen[Any]):
         self._status, told = os.pipe2(os.O_CLOEXEC)
         try:
             program |= {"cwd": str(cwd or Path.cwd()), "group": group, "has_session": has_session}
+            program["namespaces_of"] = self._namespaces_of
             self.pid = _parent().fork(program, [*files, told])
         finally:
             os.close(told)
@@ -298,9 +303,21 @@ class _Reserve(subprocess.Popen[Any]):
         self._child_created = True
 
 
+def _enter_namespaces(pid: int) -> None:
+    """Go to the host that a process is on. Before any thread begins: the kernel takes only processes with one."""
+    kinds = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY) for kind in ("net", "uts", "mnt")]
+    libc = ctypes.CDLL(None, use_errno=True)
+    for fd in kinds:
+        if libc.setns(fd, 0):
+            raise OSError(ctypes.get_errno(), f"the namespaces of process {pid} cannot be entered")
+        os.close(fd)
+
+
 def _run(program: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     imports_ours = program["env"].get("PYTHONPATH", str(ROOT)).split(os.pathsep)[0] == str(ROOT)
+    if program.get("namespaces_of"):
+        _enter_namespaces(program["namespaces_of"])
     if program["args"][1:4] == ["-m", "messagehub", "serve"] and imports_ours:
         program = _Reserve.fork(program)
     os.environ.clear()

@@ -19,6 +19,7 @@ class BrokerStats:
         self._commit = commit
         self._counters: list[Callable[[], dict[str, int]]] = [metrics.all_counters]
         self._gauges: list[Callable[[], dict[str, int]]] = []
+        self.count_leases: Callable[[Registry], int] = lambda registry: len(registry.leases)
 
     def add(self, counters: Callable[[], dict[str, int]]) -> None:
         """Add counters, which are read each time that statistics are asked for."""
@@ -56,7 +57,7 @@ class BrokerStats:
             channels=len(channels),
             producers=sum(len(channel.producers) for channel in channels),
             consumers=sum(len(channel.consumers) for channel in channels),
-            leases=len(registry.leases),
+            leases=self.count_leases(registry),
             schemas=len(registry.schemas),
             requests=self._metrics.report(),
             counters=counters,

@@ -45,7 +45,7 @@ from messagehub.settings import Settings
 from messagehub.shm.identity import host
 from messagehub.store.etcd.client import EtcdClient
 from messagehub.store.etcd.election import Election
-from messagehub.store.etcd.errors import NotLeader
+from messagehub.store.etcd.errors import NewerRecords, NotLeader
 from messagehub.store.etcd.following import HeadWatch
 from messagehub.store.etcd.head import Head
 from messagehub.store.etcd.leadership import LeaderKey
@@ -61,6 +61,7 @@ LEADER_SECONDS = 2
 """The term of the leader's lease: a leader that is killed is replaced after that."""
 HOSTS_SECONDS = 0.5
 PAUSE_SECONDS = 0.1
+OUTDATED_SECONDS = 1.0
 TAKEN_PER_TURN = 256
 MOST_NEWS = 16_384
 STOP_SECONDS = 5.0
@@ -90,6 +91,7 @@ class SiteMembership:
         self._confirmed_at = monotonic()
         self._revision = 0
         self._leader_host: str | None = None
+        self._outdated = ""
         self._election: Election | None = None
         self._watch: HeadWatch | None = None
         self._preparing: threading.Thread | None = None
@@ -232,7 +234,10 @@ class SiteMembership:
         return monotonic() - max(self._confirmed_at, watch.confirmed_at if watch is not None else 0.0)
 
     def problem(self) -> str:
-        return self._election.problem if self._election is not None else ""
+        return self._outdated or (self._election.problem if self._election is not None else "")
+
+    def outdated(self) -> str:
+        return self._outdated
 
     # -- threads -------------------------------------------------------------------------------------------
 
@@ -259,6 +264,9 @@ class SiteMembership:
             try:
                 watch.run(self._take_head)
                 self._after = watch.heard
+            except NewerRecords as error:
+                self._stand_aside(error)
+                self._stopping.wait(OUTDATED_SECONDS)
             except StoreError as error:
                 log.info("site %s: the records are loaded anew: %s", self.site, error.message)
                 self._must_load = True
@@ -270,6 +278,11 @@ class SiteMembership:
         try:
             reader = EtcdStore(self._client, self.site, None, MemoryStore(), site_id=self._file.site_id)
             saved = reader.load()
+        except NewerRecords as error:
+            self._stand_aside(error)
+            self._must_load = True
+            self._stopping.wait(OUTDATED_SECONDS)
+            return
         except StoreError as error:
             log.debug("the records of the site cannot be loaded: %s", error.message)
             self._must_load = True
@@ -280,7 +293,11 @@ class SiteMembership:
 
     def _take_head(self, head: Head) -> None:
         self._keep_site_id(head.site_id)
-        events = None if head.writer == self._store.writer else head.decoded_events()
+        try:
+            events = None if head.writer == self._store.writer else head.decoded_events()
+        except msgspec.DecodeError as error:  # of a newer version: the records are there to be loaded
+            log.info("site %s: the leader says something that this hub does not know: %s", self.site, error)
+            events = None
         self._tell_loop(Followed(head.before, head.revision, events))
 
     def _keep_host(self) -> None:
@@ -308,6 +325,9 @@ class SiteMembership:
                 head, changed_at = self._store.prepare(fence)
             except NotLeader:
                 return
+            except NewerRecords as error:
+                self._stand_aside(error)
+                return
             except StoreError as error:
                 log.debug("this hub cannot lead yet: %s", error.message)
                 self._stopping.wait(PAUSE_SECONDS)
@@ -316,6 +336,14 @@ class SiteMembership:
             begin = partial(self._store.begin, fence, head, changed_at)
             self._tell_loop(Won(fence.created_at, head.revision, EPOCH_FLOOR + fence.created_at, begin))
             return
+
+    def _stand_aside(self, error: NewerRecords) -> None:
+        """Lead no more, since another hub has to: this one cannot read what it would have to decide with."""
+        if not self._outdated:
+            log.error("site %s: %s. Until then it answers reads from what it had", self.site, error.message)
+        self._outdated = error.message
+        if self._election is not None:
+            self._election.stand_aside(error.message)
 
     def _see_leader(self, seen: tuple[int, bytes] | None) -> None:
         leader = None

@@ -7,13 +7,14 @@ too early it is queued again, so expiry is O(log n).
 Rule 3: silence first stalls a lease, then ends it; a renewed lease is no longer stalled, and since it stalls again
 before it would have ended, its deadline is queued anew and the later one is skipped.
 Rule 4: a held lease (somebody sees its process alive) is stalled by silence but never ended by it.
-Rule 5: a lease that was restored from a store is unclaimed until its process says something. Held and silent for a
-whole term, it stays so and ends its consumers: nothing but their registration says that they are still there, and their
-process may have closed them while no broker ran.
+Rule 5: a lease that was restored from a store, or that a hub of another host found when it began, is unclaimed until
+its process says something. Held and silent for a whole term, it stays so and ends its consumers: nothing but their
+registration says that they are still there, and their process may have closed them while no broker ran.
 Rule 6: what nobody has heard when a lease ends is kept for one more term, for the next heartbeat under its name.
 """
 
 import heapq
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from msgspec import Struct, field
@@ -87,6 +88,9 @@ class Leases:
     def __len__(self) -> int:
         return len(self._leases)
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._leases)
+
     def get(self, lease_id: str) -> Lease | None:
         return self._leases.get(lease_id)
 
@@ -103,6 +107,12 @@ class Leases:
         lease = self._leases.get(lease_id)
         if lease is not None:
             lease.is_held = is_held
+
+    def unclaim(self, lease_id: str, *, now: float) -> None:
+        """Begin a term in which the lease's process has to say that its consumers are still there."""
+        lease = self._leases.get(lease_id)
+        if lease is not None and not lease.is_unclaimed:
+            lease.is_unclaimed, lease.renewed_at = True, now
 
     def attach(self, lease_id: str, member: Member, *, now: float, is_restored: bool = False) -> Lease:
         """Add a member, starting the lease if it is new."""

@@ -204,6 +204,30 @@ def test_a_restored_consumer_that_nobody_claims_ends_although_its_process_lives(
     assert (list(channel.producers), list(channel.consumers)) == (["c/default"], ["reader"] if is_claimed else [])
 
 
+@pytest.mark.parametrize("is_claimed", [False, True])
+def test_a_consumer_that_a_new_hub_of_its_host_does_not_hear_of_ends_after_a_term(
+    hub: Driver, is_claimed: bool
+) -> None:
+    """The registry went on, at the hub that leads; only the host's own hub was away."""
+    hub.produce(lease="L")
+    hub.consume(lease="L")
+    registry = Registry(terms=hub.registry.terms)
+    registry.restore(Watcher(hub.registry).channels.values(), revision=hub.registry.revision, now=1000.0)
+    registry.apply(commands.Heartbeat(lease="L"), now=1001.0)
+    registry.leases.hold("L", is_held=True)
+    registry.leases.unclaim("L", now=5000.0)  # long after it was heard of last
+    registry.expire(now=5001.0)
+    assert list(registry.channels["c"].consumers) == ["reader"], "it has a term to say that it is there"
+    registry.leases.unclaim("L", now=5020.0)  # said again: the term does not begin anew
+    if is_claimed:
+        registry.apply(commands.Heartbeat(lease="L"), now=5025.0)
+    for now in (5031.0, 5050.0, 5200.0):
+        registry.expire(now=now)
+    channel = registry.channels["c"]
+    assert (list(channel.producers), list(channel.consumers)) == (["c/default"], ["reader"] if is_claimed else [])
+    registry.leases.unclaim("unknown", now=5300.0)
+
+
 def test_restart_goes_on_with_the_next_revision_and_schema_id(hub: Driver) -> None:
     hub.produce(priority="high")
     first = hub.ask("SCHEMA_REGISTER", subject="s", schema={"type": "object"})

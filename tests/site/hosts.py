@@ -25,7 +25,20 @@ HOST_LEASE_SECONDS = 3
 class SiteHub:
     """`messagehub serve` on a host of its own."""
 
-    def __init__(self, directory: Path, url: str, site: str, name: str, *arguments: str, **settings: Any) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        url: str,
+        site: str,
+        name: str,
+        *arguments: str,
+        program: str = "",
+        preload: str = "",
+        **settings: Any,
+    ) -> None:
+        """`program` is what Python runs instead of `messagehub`, to change it before; `preload` is a library that all
+        processes of the host load before others."""
+        self.program = program
         self.name, self.dir = name, directory / name
         self.dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         said = {"host_lease_seconds": HOST_LEASE_SECONDS, "beacon_seconds": 0.1, **settings}
@@ -35,16 +48,25 @@ class SiteHub:
             "MESSAGEHUB_HOST": name,
             "MESSAGEHUB_DOMAIN": f"pytest-{os.getpid()}-{site[:8]}-{name}",
         }
+        # What is forked from a process that runs already would not load it.
+        self.starts = subprocess.Popen if preload else preloaded.Popen
+        if preload:
+            self.environment["LD_PRELOAD"] = preload
         self._command = [
-            *(sys.executable, "-m", "messagehub", "serve", "--dir", str(self.dir), "--site", site, "--etcd", url),
+            *("serve", "--dir", str(self.dir), "--site", site, "--etcd", url),
             *("--site-endpoint", "tcp://127.0.0.1:0", *(arguments or ("--no-http", "--no-gateway"))),
         ]
         self.start()
 
     def start(self) -> None:
         with (self.dir / "serve.log").open("ab") as log:
-            self.process = preloaded.Popen(
-                self._command, stdout=subprocess.PIPE, stderr=log, text=True, env=self.environment
+            runs = ["-c", self.program] if self.program else ["-m", "messagehub"]
+            self.process = self.starts(
+                [sys.executable, *runs, *self._command],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=self.environment,
             )
         assert self.process.stdout is not None
         ready = self.process.stdout.readline()
@@ -170,7 +192,7 @@ hub.close()
 """
 
     def __init__(self, hub: SiteHub) -> None:
-        self.process = preloaded.Popen(
+        self.process = hub.starts(
             [sys.executable, "-c", self.PROGRAM, str(hub.dir)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from examples.namespaces import why_not
 from tests.debian import program_or_skip
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "examples"))
-from namespaces import why_not  # noqa: E402  it is beside the demo
 
 
 @pytest.mark.slow

@@ -18,6 +18,8 @@ _LOOKS_AT_NOTHING = (
     | commands.UnregisterSubscriber
     | commands.ReportSubscriptions
     | commands.ListSubscriptions
+    | commands.ListHosts
+    | commands.RequestGateway
 )
 
 

@@ -26,6 +26,9 @@ class CopiedLeases:
     def __contains__(self, lease: str) -> bool:
         return lease in self._members
 
+    def __len__(self) -> int:
+        return len(self._members)
+
     def has(self, lease: str, member: Member) -> bool:
         """Return whether a member is registered under a lease."""
         return self._lease_of.get(member.channel, {}).get(member) == lease

@@ -50,11 +50,13 @@ class HostReport(Struct, kw_only=True):
     """Channels whose table was on this host."""
     held: dict[str, bool] = field(default_factory=dict)
     """Leases whose process this host's hub sees to live, so that silence does not end them; False: not any more."""
+    unclaimed: list[str] = field(default_factory=list)
+    """Those of them that the hub found when it began, and has not heard of since."""
 
     def take(self) -> "HostReport | None":
         """Take as much of it as fits into one message; None if there is nothing."""
         taken = HostReport(host=self.host)
-        for name in ("died", "released", "expired", "tables_gone"):
+        for name in ("died", "released", "expired", "tables_gone", "unclaimed"):
             reported = getattr(self, name)
             setattr(taken, name, reported[:MOST_REPORTED])
             del reported[:MOST_REPORTED]
@@ -76,6 +78,8 @@ def apply_report(body: bytes, registry: Registry, *, now: float) -> list[events.
     happened += registry.end_leases(report.expired, now=now)
     for lease, is_held in report.held.items():
         registry.leases.hold(lease, is_held=is_held)
+    for lease in report.unclaimed:
+        registry.leases.unclaim(lease, now=now)
     for channel, reason in report.conflicts.items():
         happened += seen.show_conflict(channel, reason, now=now)
     for channel in report.tables_gone:
@@ -108,6 +112,13 @@ class OwnHost:
         self._ask = ask
         self._report = HostReport(host=host)
         self._adoptions: dict[tuple[str, str], _Adoption] = {}
+        self._unheard = {
+            record.lease
+            for channel in registry().channels.values()
+            for _, record in members_of(channel)
+            if record.host == host
+        }
+        """The leases of this host that were there before this hub, and that it has not heard of since."""
 
     def take_report(self) -> bytes | None:
         """Return what was seen since the last call."""
@@ -118,6 +129,10 @@ class OwnHost:
         """Ask for everything again: the leader is another one."""
         self._report = HostReport(host=self._host)
         self._adoptions.clear()
+
+    def heard(self, lease_id: str) -> None:
+        """Note that the process of a lease has spoken to this hub."""
+        self._unheard.discard(lease_id)
 
     # -- what the host watcher reads -----------------------------------------------------------------------
 
@@ -178,6 +193,8 @@ class OwnHost:
     def hold(self, lease_id: str, *, is_held: bool) -> None:
         self._registry().leases.hold(lease_id, is_held=is_held)  # of workers and subscribers
         self._report.held[lease_id] = is_held
+        if is_held and lease_id in self._unheard:
+            self._report.unclaimed.append(lease_id)
 
     def died(self, members: Iterable[Member], *, now: float) -> list[events.AnyEvent]:
         if self.is_leading:

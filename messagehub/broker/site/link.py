@@ -136,4 +136,7 @@ class SiteLink(Protocol):
         """Return for how long nothing has confirmed that the copy is all there is."""
 
     def problem(self) -> str:
-        """Return what is wrong with etcd, or an empty text."""
+        """Return what is wrong with etcd, or with what is in it; an empty text if nothing is."""
+
+    def outdated(self) -> str:
+        """Return why this hub is too old for its site, so that its copy stays as it is; an empty text if it is not."""

@@ -82,6 +82,7 @@ class SiteMember:
         parts.answers.replace({commands.ListHosts: hosts.list, commands.RequestGateway: hosts.gateway})
         parts.stats.add(lambda: {"forwarded_commands": self._forwarded.count, "site_loads": self._copy.loads})
         parts.stats.add_gauges(self._gauges)
+        parts.stats.count_leases = self._lease_count
         parts.requests.answer_by(HubPath, self._answer_hub)
         self._link.set_topics(parts.topics.hubs_endpoint)
         if parts.access_control is not None:
@@ -172,6 +173,8 @@ class SiteMember:
         """Return what keeps this hub from its site, or an empty text."""
         why = self._link.problem()
         said = f": {why}" if why else ""
+        if outdated := self._link.outdated():
+            return f"{outdated}; reads go on with what it had"
         if age >= OLD_SECONDS:
             confirmed = f"etcd does not confirm that the copy of the registry is complete, for {age:.0f} s now"
             return f"{confirmed}; reads go on{said}"
@@ -237,6 +240,8 @@ class SiteMember:
         if isinstance(path, HubPath):
             self._link.answer(path, "not_leader", 0, b"")
             return None
+        if outdated := self._link.outdated():
+            raise StoreReadOnly(f"{outdated}. Reads go on, with what it had")
         if len(self._forwarded) >= MOST_WAITING:
             raise RateLimited("too many commands wait for the hub that leads the site: try again in a moment")
         access_control = self._parts.access_control
@@ -249,6 +254,8 @@ class SiteMember:
         """Renew the lease of workers and subscribers here, and that of producers and consumers at the leader."""
         command = request[1]
         assert isinstance(command, commands.Heartbeat)
+        if not isinstance(request[0], HubPath):
+            self.own_host.heard(command.lease)
         is_known = registry.leases.get(command.lease) is not None
         if is_known and not self.is_loading and not isinstance(request[0], HubPath):
             answer = self._parts.answers.usual(request, registry, now)
@@ -414,6 +421,12 @@ class SiteMember:
             if happened:
                 log.warning("host %s is lost: its members end with its lease", host)
                 self._stored.record(happened)
+
+    def _lease_count(self, registry: Registry) -> int:
+        """Return how many leases there are: here those of workers and subscribers, at the leader all others."""
+        if self.role == "leader":
+            return len(registry.leases)
+        return len(self._copy.leases) + sum(lease not in self._copy.leases for lease in registry.leases)
 
     def _gauges(self) -> dict[str, int]:
         hosts = self._hosts

@@ -15,7 +15,7 @@ from pyarrow import flight
 from messagehub.errors import Forbidden, HubError, RateLimited, Unauthorized
 from messagehub.flight.messages import error_bytes
 from messagehub.security.audit import REFUSALS_PER_SECOND, AuditLog
-from messagehub.security.gateway_tokens import PREFIX, claim_of
+from messagehub.security.gateway_tokens import CLOCKS_APART_SECONDS, PREFIX, TOKEN_SECONDS, claim_of
 from messagehub.security.known_tokens import KnownTokens
 from messagehub.security.rate_limits import TokenBuckets
 from registry.access import Right, Rights
@@ -26,6 +26,10 @@ _MISSING = (
     " `messagehub tokens`"
 )
 _WRONG = "the token that was sent is not known, was revoked, or is over"
+_WRONG_OF_SITE = (
+    "the token that was sent is not for this host, or is over; it is if the clocks of the two hosts are more than"
+    f" {(TOKEN_SECONDS + CLOCKS_APART_SECONDS) / 3600:g} hours apart: set them"
+)
 
 
 class GatewayCaller(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no types
@@ -96,7 +100,8 @@ class GatewayCallers(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # p
             claim = claim_of(self._secret, token, host=self._host, now=time.time())
             if claim is not None:
                 return GatewayCaller(claim.user, Rights([Right.parse(f"consume:{claim.channel}")]), self._refusals)
-        elif (holder := self._tokens.holder(token)) is not None:
+            raise self._refused(_WRONG_OF_SITE)
+        if (holder := self._tokens.holder(token)) is not None:
             is_current = partial(self._tokens.is_current, holder.name, holder.listed)
             return GatewayCaller(holder.name, holder.rights, self._refusals, is_current)
         raise self._refused(_WRONG)

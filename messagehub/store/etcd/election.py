@@ -2,7 +2,8 @@
 
 Rule 1: `on_won` and `on_lost` are called in turns, on this thread. What they start is fenced by the leader key, so that
 a hub that hears of its loss late does no harm.
-Rule 2: a leader that cannot renew its lease steps down when the lease may have run out, whether or not etcd answers.
+Rule 2: a hub that stands aside never leads again; it goes on to see who does.
+Rule 3: a leader that cannot renew its lease steps down when the lease may have run out, whether or not etcd answers.
 """
 
 import logging
@@ -41,6 +42,7 @@ class Election:
         """Why nobody can be elected now; empty if nothing is wrong."""
         self._seen: tuple[int, bytes] | None = None
         self._resigning = ""
+        self._aside = ""
         self._stopping = threading.Event()
         self._thread = (supervisor or Supervisor()).start("messagehub-election", self._run)
 
@@ -53,14 +55,19 @@ class Election:
         """End the leadership at the next turn, and try to lead again afterwards. From any thread."""
         self._resigning = why
 
+    def stand_aside(self, why: str) -> None:
+        """Never lead again, nor stand in the way of a hub that can. From any thread."""
+        self._aside = why
+        self._resigning = self._resigning or why
+
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
                 self._turn()
-                self.problem = ""
+                self.problem = self._aside
             except StoreError as error:
                 log.debug("no leader is elected: %s", error.message)  # tried again
-                self.problem = error.message
+                self.problem = self._aside or error.message
             if self._key.seen != self._seen:
                 self._seen = self._key.seen
                 self._on_seen(self._seen)
@@ -78,6 +85,9 @@ class Election:
             if self._is_leading:
                 self._lose(why)
             self._key.give_up()
+        if self._aside and not self._is_leading:
+            self._key.is_taken()
+            return
         if not self._is_leading:
             if self._key.take(self._value):
                 self._is_leading = True

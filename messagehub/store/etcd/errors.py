@@ -4,6 +4,7 @@ StoreError                 messagehub/errors.py
 ├── EtcdUnavailable        no member answered in time, or the cluster has no quorum
 ├── EtcdFull               the cluster takes no writes, because its database is as large as it may be (NOSPACE)
 ├── EtcdRefused            user, password, certificate or permissions are wrong
+├── NewerRecords           a newer MessageHub has written records that this one does not know
 └── NotLeader              another hub leads the site now, or none does: this one must not write
 """
 
@@ -21,6 +22,10 @@ class EtcdFull(StoreError):
 
 
 class EtcdRefused(StoreError):
+    pass
+
+
+class NewerRecords(StoreError):
     pass
 
 

@@ -7,6 +7,7 @@ of everything that happens in the site, in order.
 import msgspec
 
 from messagehub.errors import StoreError
+from messagehub.store.etcd.errors import NewerRecords
 from messagehub.store.etcd.leadership import prefix_of
 from messagehub.store.etcd.rows import unpack
 from registry.decoding import decodable
@@ -52,5 +53,5 @@ def decoded_head(value: bytes, key: bytes) -> Head:
         raise StoreError(f"{name} in etcd is of another program: choose another name for the site")
     if head.format > FORMAT:
         said = f"the records of the site in etcd have format {head.format}, made by a newer MessageHub"
-        raise StoreError(f"{said}; this one knows up to {FORMAT}: update this hub")
+        raise NewerRecords(f"{said}; this one knows up to {FORMAT}: update this hub")
     return head

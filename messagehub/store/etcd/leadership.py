@@ -29,7 +29,7 @@ class LeaderKey:
         """Become the leader if there is none. `value` tells others who leads."""
         if self.created_at:
             return True
-        if self._is_taken():
+        if self.is_taken():
             return False
         asked_at = monotonic()
         if not self._lease:
@@ -56,7 +56,7 @@ class LeaderKey:
         self.seen = self.created_at, value
         return True
 
-    def _is_taken(self) -> bool:
+    def is_taken(self) -> bool:
         """Return whether another hub leads. Only reads: a transaction that may write goes through etcd's log, and every
         hub of a site asks a few times a second."""
         found = self._client.ask(messages.RANGE, messages.RangeRequest(key=self.key)).kvs

@@ -1,0 +1,135 @@
+"""Hosts of a site whose wall clocks are hours apart: nothing that decides is by them.
+
+All processes of a host load a library that shows them another time, in Python as in C.
+"""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from messagehub.security.gateway_tokens import CLOCKS_APART_SECONDS, TOKEN_SECONDS, GatewayClaim, claim_of, signed_token
+from tests.etcd_server import EtcdMember
+from tests.integration.harness import eventually
+from tests.site.hosts import Site, gateway_of, on, process_on, producing
+
+HOUR = 3600
+SHIFTED = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <sys/time.h>
+#include <time.h>
+
+int clock_gettime(clockid_t clock, struct timespec *time) {
+    static int (*real)(clockid_t, struct timespec *);
+    if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
+    int failed = real(clock, time);
+    if (!failed && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) time->tv_sec += SECONDS;
+    return failed;
+}
+int gettimeofday(struct timeval *restrict time, void *restrict zone) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    time->tv_sec = now.tv_sec;
+    time->tv_usec = now.tv_nsec / 1000;
+    return 0;
+}
+time_t time(time_t *seconds) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (seconds) *seconds = now.tv_sec;
+    return now.tv_sec;
+}
+"""
+
+
+def shifted(directory: Path, seconds: int) -> str:
+    """Return a library that shows a wall clock which is so many seconds ahead."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("a host with another clock takes a C compiler: apt install gcc")
+    source, library = directory / f"clock{seconds}.c", directory / f"clock{seconds}.so"
+    source.write_text(SHIFTED)
+    options = ["-shared", "-fPIC", "-O1", f"-DSECONDS={seconds}", "-o", str(library), str(source), "-ldl"]
+    subprocess.run([compiler, *options], check=True, timeout=60)
+    return str(library)
+
+
+@pytest.fixture(params=[-HOUR, pytest.param(HOUR, marks=pytest.mark.slow)], ids=["behind", "ahead"])
+def hosts(request: pytest.FixtureRequest, member: EtcdMember, tmp_path: Path) -> Iterator[Site]:
+    """Alpha leads, by the clock of this machine; the clock of beta is an hour ahead or behind."""
+    terms = {"heartbeat_seconds": 0.2, "stall_seconds": 1.0, "lease_seconds": 2.0}
+    started = Site(tmp_path, member.url, **terms)
+    try:
+        started.add("alpha", "--no-http", "--gateway", "127.0.0.1:0")
+        eventually(started["alpha"].is_leader)
+        library = shifted(tmp_path, request.param)
+        said = "import time; print(time.time())"
+        shown = subprocess.run(
+            ["python3", "-c", said],
+            env=os.environ | {"LD_PRELOAD": library},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert abs(float(shown.stdout) - time.time() - request.param) < 60
+        started.add("beta", "--no-http", "--gateway", "127.0.0.1:0", preload=library)
+        yield started
+    finally:
+        started.close()
+
+
+def test_an_hour_between_the_clocks_of_hosts_changes_nothing(hosts: Site) -> None:
+    alpha, beta = hosts["alpha"], hosts["beta"]
+    for hub in (alpha, beta):
+        for name in ("alpha", "beta"):
+            gateway_of(hub, name)
+    with process_on(beta) as there, on(alpha) as here, here.producer("of.alpha") as own, here.watch("of.beta") as watch:
+        there.do("""
+            producer = hub.producer("of.beta")
+            consumer = hub.consumer("of.alpha", start="oldest", timeout=30.0)
+            subscription = hub.subscribe("news")
+        """)
+        producing(here, "of.beta", "beta")
+        with here.consumer("of.beta", start="oldest", timeout=30.0) as consumer:
+            own.write(b"1")
+            there.do("""
+                assert bytes(consumer.read(timeout=30.0)) == b"1"
+                assert list(consumer.block_sources.values()) == ["flight"]
+                producer.write(b"2")
+            """)
+            assert bytes(consumer.read(timeout=30.0)) == b"2"
+            beats = alpha.ask({"type": "STATS_REQUEST"})["requests"]["HEARTBEAT"]["count"]
+            eventually(
+                lambda: alpha.ask({"type": "STATS_REQUEST"})["requests"]["HEARTBEAT"]["count"] > beats + 12
+            )  # longer than a lease: nobody is stalled, ended or taken for lost
+            assert alpha.ask({"type": "DISCOVERY_REQUEST", "channel": "of.beta"})["status"] == "active"
+            assert [each["health"] for each in alpha.hosts()["hosts"]] == ["healthy"] * 2
+            hosts["alpha"].kill()
+            eventually(beta.is_leader)
+            there.do("""
+                hub.create_channel("by.beta", timeout=30.0)
+                producer.write(b"3")
+            """)
+            assert bytes(consumer.read(timeout=30.0)) == b"3"
+            hosts["alpha"].start()
+            eventually(lambda: here.describe("by.beta"))
+            own.write(b"4")
+            there.do("""assert bytes(consumer.read(timeout=30.0)) == b"4" """)
+            assert watch.wait_current(30.0)
+            there.kill()
+            eventually(lambda: here.discover("of.beta") is None or not here.discover("of.beta").is_active)
+
+
+def test_a_token_is_good_for_hours_more_than_it_says_and_no_longer() -> None:
+    token = signed_token("secret", GatewayClaim(host="beta", channel="c", user="u", expires_at=TOKEN_SECONDS))
+    newest = TOKEN_SECONDS + CLOCKS_APART_SECONDS
+    assert claim_of("secret", token, host="beta", now=-CLOCKS_APART_SECONDS) is not None
+    assert claim_of("secret", token, host="beta", now=newest - 1) is not None
+    assert claim_of("secret", token, host="beta", now=newest) is None
+    assert claim_of("other", token, host="beta", now=0) is None
+    assert claim_of("secret", token, host="alpha", now=0) is None
