@@ -21,7 +21,7 @@ from messagehub import protocol
 from messagehub.broker.answers import Answer
 from messagehub.broker.parts import Parts
 from messagehub.broker.persistence.stored_registry import StoredRegistry
-from messagehub.broker.request_queue import Request
+from messagehub.broker.request_queue import MAX_BACKLOG, Request
 from messagehub.broker.site import link as site_link
 from messagehub.broker.site.forwarding import MOST_WAITING, Forwarded, ForwardedRequests
 from messagehub.broker.site.host_answers import HostAnswers
@@ -67,9 +67,9 @@ class SiteMember:
         self._own_leadership = 0
         self._hosts: site_link.HostsSeen | None = None
 
-    @property
-    def wake_fd(self) -> int:
-        return self._link.wake_fd
+    def polls(self, fd: int) -> bool:
+        """Return whether the loop was woken for `take`."""
+        return self._link.polls(fd)
 
     def join(self, parts: Parts, stored: StoredRegistry, look_at_host: Callable[[], None]) -> None:
         """Begin to follow. The registry is a copy already. `look_at_host` looks at this host as a whole."""
@@ -83,6 +83,7 @@ class SiteMember:
         parts.stats.add(lambda: {"forwarded_commands": self._forwarded.count, "site_loads": self._copy.loads})
         parts.stats.add_gauges(self._gauges)
         parts.requests.answer_by(HubPath, self._answer_hub)
+        self._link.poll_by(parts.polling)
         self._link.set_topics(parts.topics.hubs_endpoint)
         if parts.access_control is not None:
             parts.access_control.is_registered = self._is_registered
@@ -110,7 +111,7 @@ class SiteMember:
 
     def take(self) -> None:
         """Take what has happened in the site."""
-        for news in self._link.take():
+        for news in self._link.take(takes_requests=self._parts.requests.backlog < MAX_BACKLOG):
             match news:
                 case site_link.Followed():
                     self._take_head(news)

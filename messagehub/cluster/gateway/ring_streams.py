@@ -79,7 +79,9 @@ class RingStream:
                 except StreamEnded:
                     yield self._message([], has_ended=True)
                     return
-                yield self._message([] if found is None else self._more(found))
+                message = self._message([] if found is None else self._more(found))
+                found = None  # lets go of its slot, which is copied or on its way, before the peer takes the message
+                yield message
 
     def _more(self, first: Item | Gap) -> list[Item | Gap]:
         """Return what can be had at once, up to a message."""

@@ -201,7 +201,7 @@ class EtcdStore:
             success=[*self._operations(batch), messages.put(self._head_key, value)],
             failure=[messages.get(leader.key), messages.get(self._head_key)],
         )
-        answer = self._client.ask(messages.TXN, request)
+        answer = self._client.commit(request)
         if answer.succeeded:
             changed_at = int(answer.header.revision)
         else:
