@@ -21,7 +21,7 @@ RING_KEY = b"messagehub.ring"
 MANIFESTS = "manifests"
 """The action that gives the manifests of a channel's tables, oldest first."""
 MESSAGE_BYTES = 1 << 20
-"""How many bytes of items are sent in one message, if the reader is so far behind: each message costs as much as several
+"""How many bytes of items are sent in one message, if the reader is so far behind: a message costs as much as several
 items do. It is a part of what a reader takes ahead (`remote_ring.QUEUED_BYTES`)."""
 MESSAGE_ITEMS = 1024
 ALIGNMENT = 64
