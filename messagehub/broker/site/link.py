@@ -13,7 +13,7 @@ from registry.events import AnyEvent
 from registry.records import SiteHost
 from registry.registry import Registry
 
-Kind = Literal["command", "report"]
+Kind = Literal["command", "report", "heartbeats"]
 Status = Literal["done", "not_leader"]
 
 
