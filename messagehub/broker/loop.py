@@ -416,3 +416,5 @@ class Broker:
         if not self.status.is_read_only:
             self._commit.flush(self._stored.unwritten.newest, timeout=max(deadline - monotonic(), 0.0))
         self._after_commit()
+        if self._site is not None:
+            self._site.flush()

@@ -4,12 +4,14 @@ Rule 1: both ends show the keys that hubs publish in etcd. A key that is not the
 published in a moment.
 Rule 2: nothing waits here. What cannot be sent is dropped, and whoever sent it has a deadline.
 Rule 3: the DEALER belongs to one leadership. What was queued for it is not sent to the next leader.
-Rule 4: the loop's thread alone uses both, since each hand-over to another thread would delay every command. Only peers
+Rule 4: what is sent in one turn of the loop goes together (`flush`): the heads in one frame, and a frame for each body.
+Handing a message to libzmq costs more than what is in it.
+Rule 5: the loop's thread alone uses both, since each hand-over to another thread would delay every command. Only peers
 are authenticated on a thread of their own.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,7 +30,8 @@ from registry.decoding import decodable
 
 log = logging.getLogger("messagehub.site")
 
-TAKEN_PER_TURN = 256
+TAKEN_PER_TURN = 16
+MOST_TOGETHER = 64
 HANDSHAKE_MS = 1000
 """A hub whose key was not known yet tries again after that at the latest: libzmq may leave it waiting."""
 QUEUE = 16_384
@@ -51,8 +54,8 @@ class ReplyHead(msgspec.Struct, kw_only=True, array_like=True):
     revision: int
 
 
-_request_decoder = msgspec.msgpack.Decoder(RequestHead)
-_reply_decoder = msgspec.msgpack.Decoder(ReplyHead)
+_requests_decoder = msgspec.msgpack.Decoder(list[RequestHead])
+_replies_decoder = msgspec.msgpack.Decoder(list[ReplyHead])
 _encode = msgspec.msgpack.Encoder().encode
 _NOBLOCK, _EVENTS, _POLLIN = int(zmq.NOBLOCK), int(zmq.EVENTS), int(zmq.POLLIN)
 
@@ -95,6 +98,9 @@ class HubConnections:
         self._polled_dealer: PolledSocket | None = None
         self._has_requests = self._has_replies = False
         """Whether the sockets are to be asked: each question is a few calls of the system."""
+        self._requests: list[tuple[RequestHead, bytes]] = []
+        self._replies: dict[bytes, list[tuple[ReplyHead, bytes]]] = {}
+        """What waits for `flush`; replies by the connection of the hub that asked."""
         supervisor.start("messagehub-hub-keys", partial(_authenticate, handler, host_of_key))
 
     def poll_by(self, polling: Polling) -> None:
@@ -136,37 +142,48 @@ class HubConnections:
 
     def send(self, number: int, kind: Kind, body: bytes, *, user: str, leadership: int) -> None:
         """Send a request to the hub of this leadership."""
-        polled = self._polled_dealer
-        if self._dealer is not None and polled is not None and leadership == self._leadership:
-            head = _encode(RequestHead(number=number, kind=kind, leadership=leadership, user=user))
-            polled.is_used = True
-            _send(self._dealer, [head, body])
+        if self._dealer is not None and leadership == self._leadership:
+            self._requests.append((RequestHead(number=number, kind=kind, leadership=leadership, user=user), body))
 
-    def answer(self, path: HubPath, status: Status, revision: int, payload: bytes) -> bool:
-        """Return False if the other hub is gone, or takes nothing more."""
-        head = _encode(ReplyHead(number=path.number, status=status, revision=revision))
-        self._polled_router.is_used = True
-        return _send(self._router, [path[0], head, payload])
+    def answer(self, path: HubPath, status: Status, revision: int, payload: bytes) -> None:
+        """Answer another hub."""
+        head = ReplyHead(number=path.number, status=status, revision=revision)
+        self._replies.setdefault(path[0], []).append((head, payload))
+
+    def flush(self) -> None:
+        """Send what waits; drop what a hub does not take."""
+        if self._requests:
+            requests, self._requests = self._requests, []
+            if self._dealer is not None and self._polled_dealer is not None:
+                self._polled_dealer.is_used = True
+                _send(self._dealer, [], requests)
+        if self._replies:
+            replies, self._replies = self._replies, {}
+            self._polled_router.is_used = True
+            for identity, some in replies.items():
+                _send(self._router, [identity], some)
 
     def receive(self, *, takes_requests: bool) -> list[News]:
         """Return what has come, a bounded number at a time."""
         received: list[News] = []
         if takes_requests and self._has_requests:
             self._has_requests = False
-            _receive(self._router, self._polled_router, _request, received)
+            _receive(self._router, self._polled_router, _asked, received)
         if self._has_replies and self._dealer is not None and self._polled_dealer is not None:
             self._has_replies = False
-            _receive(self._dealer, self._polled_dealer, _reply, received)
+            _receive(self._dealer, self._polled_dealer, _answered, received)
         return received
 
     def close(self) -> None:
         """The loop has ended, and does not poll any more."""
         self._polling = None
+        self.flush()
         self._disconnect()
         self._router.close(1000)
         self._context.term()
 
     def _disconnect(self) -> None:
+        self._requests.clear()
         if self._dealer is not None:
             if self._polling is not None and self._polled_dealer is not None:
                 self._polling.remove(self._polled_dealer.fd)
@@ -199,21 +216,24 @@ def _authenticate(handler: "zmq.Socket[bytes]", host_of_key: Callable[[str], str
             return
 
 
-def _send(socket: "zmq.Socket[bytes]", frames: list[bytes]) -> bool:
-    try:
-        socket.send_multipart(frames, _NOBLOCK, copy=True)
-    except zmq.ZMQError as error:
-        if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
-            raise
-        log.debug("another hub of the site takes nothing: %s", error)
-        return False
-    return True
+def _send(
+    socket: "zmq.Socket[bytes]", path: list[bytes], waiting: Sequence[tuple[RequestHead | ReplyHead, bytes]]
+) -> None:
+    for start in range(0, len(waiting), MOST_TOGETHER):
+        some = waiting[start : start + MOST_TOGETHER]
+        try:
+            socket.send_multipart([*path, _encode([head for head, _ in some]), *(body for _, body in some)], _NOBLOCK)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+                raise
+            log.debug("another hub of the site takes nothing: %s", error)
+            return
 
 
 def _receive(
     socket: "zmq.Socket[bytes]",
     polled: PolledSocket,
-    read: Callable[[list[zmq.Frame]], News],
+    read: Callable[[list[zmq.Frame]], Iterable[News]],
     received: list[News],
 ) -> None:
     get: Callable[[int], Any] = socket.get
@@ -222,24 +242,29 @@ def _receive(
         if not get(_EVENTS) & _POLLIN:
             return
         try:
-            frames = socket.recv_multipart(_NOBLOCK, copy=False)
-            received.append(read(frames))
+            received += read(socket.recv_multipart(_NOBLOCK, copy=False))
         except zmq.Again:
             return
         except (msgspec.DecodeError, ValueError) as error:
             log.warning("another hub of the site says something that cannot be read: %s", error)
 
 
-def _request(frames: list[zmq.Frame]) -> News:
-    identity, first, body = frames
-    head = _request_decoder.decode(first.bytes)
-    path = HubPath([identity.bytes])
-    path.number, path.is_too_fast = head.number, False
-    path.user = f"{HOST}{body.get('User-Id')} {head.user}".rstrip()
-    return Asked(path, head.kind, head.leadership, body.bytes)
+def _asked(frames: list[zmq.Frame]) -> list[News]:
+    identity, first, *bodies = frames
+    peer = f"{HOST}{first.get('User-Id')}"
+    asked: list[News] = []
+    for head, body in zip(_requests_decoder.decode(first.bytes), bodies, strict=True):
+        path = HubPath([identity.bytes])
+        path.number, path.is_too_fast = head.number, False
+        path.user = f"{peer} {head.user}".rstrip()
+        asked.append(Asked(path, head.kind, head.leadership, body.bytes))
+    return asked
 
 
-def _reply(frames: list[zmq.Frame]) -> News:
-    first, payload = frames
-    head = _reply_decoder.decode(first.bytes)
-    return Answered(head.number, head.status, head.revision, payload.bytes)
+def _answered(frames: list[zmq.Frame]) -> list[News]:
+    first, *payloads = frames
+    heads = _replies_decoder.decode(first.bytes)
+    return [
+        Answered(head.number, head.status, head.revision, payload.bytes)
+        for head, payload in zip(heads, payloads, strict=True)
+    ]

@@ -211,7 +211,11 @@ class SiteMembership:
         self._connections.send(number, kind, body, user=user, leadership=leadership)
 
     def answer(self, path: HubPath, status: Status, revision: int, payload: bytes) -> bool:
-        return self._connections.answer(path, status, revision, payload)
+        self._connections.answer(path, status, revision, payload)
+        return True
+
+    def flush(self) -> None:
+        self._connections.flush()
 
     def load_anew(self) -> None:
         self._must_load = True

@@ -116,6 +116,9 @@ class SiteLink(Protocol):
     def answer(self, path: HubPath, status: Status, revision: int, payload: bytes) -> bool:
         """Answer a request of another hub."""
 
+    def flush(self) -> None:
+        """Send the requests and answers of this turn of the loop."""
+
     def end_leading(self) -> None:
         """Have the store write nothing more."""
 

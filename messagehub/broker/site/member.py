@@ -162,12 +162,17 @@ class SiteMember:
         if monotonic() >= self._tell_at:
             self._tell_at = monotonic() + TELL_SECONDS
             self._tell()
+        self._link.flush()
         due_at = self._tell_at if self._send_again_at is None else min(self._tell_at, self._send_again_at)
         return min(
             self._forwarded.seconds_to_deadline(),
             self._heartbeats.seconds_to_send(),
             max(due_at - monotonic(), 0.0),
         )
+
+    def flush(self) -> None:
+        """Send what other hubs are to have before this one stops."""
+        self._link.flush()
 
     def end(self) -> None:
         """Answer what is waiting, since the hub stops."""

@@ -9,6 +9,7 @@ them anew, since only the leader decides.
 """
 
 import lzma
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
@@ -22,6 +23,8 @@ from registry.records import Channel, Consumer, Group, Mode, Producer, SchemaCon
 
 COMPRESSED_BYTES = 256 << 10
 """From here on values are compressed."""
+_PLAIN = re.compile("[A-Za-z0-9_.~-]+").fullmatch
+"""Names that percent-encoding leaves as they are, which takes a tenth of the time to see."""
 _XZ = b"\xfd7zXZ\x00"
 _encode = msgspec.json.Encoder().encode
 
@@ -43,7 +46,11 @@ def changes(event: events.AnyEvent) -> Changes:
 
 
 def key(kind: str, *names: str | int) -> str:
-    return "/".join([kind, *(quote(str(name), safe="") for name in names)])
+    return "/".join([kind, *map(_quoted, map(str, names))])
+
+
+def _quoted(name: str) -> str:
+    return name if _PLAIN(name) else quote(name, safe="")
 
 
 def pack(value: bytes) -> bytes:
