@@ -14,7 +14,7 @@ from registry import commands
 from registry.events import AnyEvent
 from registry.registry import Registry
 
-GATHER_SECONDS = 0.05
+GATHER_SECONDS = 0.2
 MOST_GATHERED = 500
 _encode = msgspec.msgpack.Encoder().encode
 _leases_decoder = msgspec.msgpack.Decoder(list[str])
