@@ -237,6 +237,7 @@ class SiteMember:
         if leadership == self._leadership:
             return
         self._leadership = leadership
+        self._heartbeats = GatheredHeartbeats()  # those that were gathered for the other one are answered next
         for waiting in self._forwarded.of_others(leadership):
             self._refuse(
                 waiting, "the hub that led the site is gone, and whether it carried the command out is unknown"
