@@ -6,7 +6,7 @@ GROUPS = {
     "Spark": ("spark_handover", "spark_reading"),
     "registry": ("registry", "durable_writes", "start_up"),
     "console": ("web_console",),
-    "several hosts": ("several_hosts",),
+    "several hosts": ("several_hosts", "site_load"),
     "messaging": ("publish_subscribe", "request_reply", "retained_topics", "streams"),
 }
 

@@ -7,8 +7,8 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from time import perf_counter
 from unittest.mock import patch
 
@@ -34,18 +34,28 @@ LEADER, FOLLOWER = "first", "second"
 @contextmanager
 def site(bench: Bench, etcd: Peer, *arguments: str) -> Iterator[tuple[Broker, Broker]]:
     """The host that decides, and another one."""
-    name = uuid.uuid4().hex[:12]
+    with site_of(bench, etcd, [LEADER, FOLLOWER], *arguments) as (leader, follower):
+        yield leader, follower
+
+
+@contextmanager
+def site_of(bench: Bench, etcd: Peer, names: Sequence[str], *arguments: str) -> Iterator[list[Broker]]:
+    """Hosts of one site. The first one decides; the second one is under the profiler when the bench asks for that."""
+    shared = member_arguments(etcd, uuid.uuid4().hex[:12], *arguments)
+    with ExitStack() as stack:
+        hosts: list[Broker] = []
+        for name in names:
+            environment = {"MESSAGEHUB_HOST": name}
+            is_profiled = len(hosts) == 1
+            broker = hub_broker(bench, arguments=shared, environment=environment, profiled=is_profiled)
+            hosts.append(stack.enter_context(broker))
+            _wait(hosts[-1], '"role":"follower"' if len(hosts) > 1 else '"role":"leader"')
+        yield hosts
+
+
+def member_arguments(etcd: Peer, site: str, *more: str) -> list[str]:
     url = f"http://127.0.0.1:{etcd.port}"
-    shared = ["--site", name, "--etcd", url, "--site-endpoint", "tcp://127.0.0.1:0", *arguments]
-
-    def host(called: str) -> AbstractContextManager[Broker]:
-        return hub_broker(bench, arguments=shared, environment={"MESSAGEHUB_HOST": called}, profiled=called == FOLLOWER)
-
-    with host(LEADER) as leader:
-        _wait(leader, '"role":"leader"')
-        with host(FOLLOWER) as follower:
-            _wait(follower, '"role":"follower"')
-            yield leader, follower
+    return ["--site", site, "--etcd", url, "--site-endpoint", "tcp://127.0.0.1:0", *more]
 
 
 def _wait(broker: Broker, expected: str) -> None:

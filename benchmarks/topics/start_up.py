@@ -34,9 +34,9 @@ def large_registry(bench: Bench) -> None:
         empty.mkdir(mode=0o700)
         channels.mkdir(mode=0o700)
         bench.step(f"writing {count:,} channels and schemas")
-        _fill(channels, _channels(count))
+        fill_sqlite(channels, channels_made(count))
         shutil.copytree(channels, both)
-        _fill(both, _schemas(count, after=count))
+        fill_sqlite(both, _schemas(count, after=count))
         _check(bench, both, count)
 
         starts: dict[Path, list[Started]] = {both: [], empty: []}
@@ -72,7 +72,7 @@ def large_registry(bench: Bench) -> None:
         )
 
 
-def _channels(count: int) -> Iterator[AnyEvent]:
+def channels_made(count: int) -> Iterator[AnyEvent]:
     registry = Registry()
     for number in range(count):
         command = protocol.decode(CHANNEL.replace("{n}", str(number)).encode())
@@ -95,7 +95,7 @@ def _schemas(count: int, *, after: int) -> Iterator[AnyEvent]:
         yield msgspec.structs.replace(first, schema=version, revision=after + number)
 
 
-def _fill(directory: Path, happened: Iterator[AnyEvent]) -> None:
+def fill_sqlite(directory: Path, happened: Iterator[AnyEvent]) -> None:
     store = SQLiteStore(directory / "registry.db", sync="off")
     while batch := list(itertools.islice(happened, WRITTEN_AT_ONCE)):
         rows = [row for event in batch for row in store.rows(event)]

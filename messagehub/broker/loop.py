@@ -153,8 +153,6 @@ class Broker:
             self._schema_checker.wake_fd: self._take_check_results,
             self._retained.wake_fd: self._after_reading,
         }
-        if self._site is not None:
-            handlers[self._site.wake_fd] = self._site.take
         for fd in (self._stop_fd, *handlers):
             polling.add(fd)
         polling.add_socket(self._router.polled)
@@ -176,8 +174,11 @@ class Broker:
                         log.info("stopping, because %s", self._stop_reason)
                         self._drain()
                         return
-                    if fd in handlers:  # or else a connection that has just ended
+                    if fd in handlers:
                         handlers[fd]()
+                    elif self._site is not None and self._site.polls(fd):
+                        self._site.take()
+                    # or else it is a connection that has just ended
                 wait_seconds = self._turn()
         finally:
             cleaner.close(timeout=STOP_SECONDS)
@@ -415,3 +416,5 @@ class Broker:
         if not self.status.is_read_only:
             self._commit.flush(self._stored.unwritten.newest, timeout=max(deadline - monotonic(), 0.0))
         self._after_commit()
+        if self._site is not None:
+            self._site.flush()

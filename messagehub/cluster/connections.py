@@ -1,15 +1,18 @@
-"""Sockets between the hubs of a site, on their own thread: a ROUTER for what others forward, a DEALER to the leader.
+"""Sockets between the hubs of a site, used by the loop: a ROUTER for what others forward, a DEALER to the leader.
 
 Rule 1: both ends show the keys that hubs publish in etcd. A key that is not there is turned away, for now: it may be
 published in a moment.
 Rule 2: nothing waits here. What cannot be sent is dropped, and whoever sent it has a deadline.
 Rule 3: the DEALER belongs to one leadership. What was queued for it is not sent to the next leader.
+Rule 4: what is sent in one turn of the loop goes together (`flush`): the heads in one frame, and a frame for each body.
+Handing a message to libzmq costs more than what is in it.
+Rule 5: the loop's thread alone uses both, since each hand-over to another thread would delay every command. Only peers
+are authenticated on a thread of their own.
 """
 
 import logging
-import os
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,6 +21,7 @@ from zmq.utils import z85
 
 from messagehub import protocol
 from messagehub.broker.access.access_control import HOST
+from messagehub.broker.polling import PolledSocket, Polling
 from messagehub.broker.site.link import Answered, Asked, HubPath, Kind, News, Status
 from messagehub.errors import ConfigurationError
 from messagehub.runtime.supervision import Supervisor
@@ -26,11 +30,10 @@ from registry.decoding import decodable
 
 log = logging.getLogger("messagehub.site")
 
-TAKEN_PER_TURN = 256
-POLL_MS = 500
+TAKEN_PER_TURN = 16
+MOST_TOGETHER = 64
 HANDSHAKE_MS = 1000
 """A hub whose key was not known yet tries again after that at the latest: libzmq may leave it waiting."""
-STOP_SECONDS = 5.0
 QUEUE = 16_384
 
 
@@ -51,9 +54,10 @@ class ReplyHead(msgspec.Struct, kw_only=True, array_like=True):
     revision: int
 
 
-_request_decoder = msgspec.msgpack.Decoder(RequestHead)
-_reply_decoder = msgspec.msgpack.Decoder(ReplyHead)
+_requests_decoder = msgspec.msgpack.Decoder(list[RequestHead])
+_replies_decoder = msgspec.msgpack.Decoder(list[ReplyHead])
 _encode = msgspec.msgpack.Encoder().encode
+_NOBLOCK, _EVENTS, _POLLIN = int(zmq.NOBLOCK), int(zmq.EVENTS), int(zmq.POLLIN)
 
 
 @decodable
@@ -67,20 +71,13 @@ class SiteLeader(msgspec.Struct, kw_only=True, frozen=True):
 
 class HubConnections:
     def __init__(
-        self,
-        endpoint: str,
-        keys: KeyPair,
-        *,
-        host_of_key: Callable[[str], str | None],
-        post: Callable[[News], bool],
-        supervisor: Supervisor,
+        self, endpoint: str, keys: KeyPair, *, host_of_key: Callable[[str], str | None], supervisor: Supervisor
     ) -> None:
-        """`host_of_key` returns the name of the host whose hub has a key; `post` hands news to the loop, and returns
-        whether it takes more for now."""
-        self._keys, self._host_of_key, self._post = keys, host_of_key, post
+        """`host_of_key` returns the name of the host whose hub has a key."""
+        self._keys = keys
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._handler = self._context.socket(zmq.REP)
-        self._handler.bind("inproc://zeromq.zap.01")
+        handler = self._context.socket(zmq.REP)
+        handler.bind("inproc://zeromq.zap.01")
         self._router = self._socket(zmq.ROUTER)
         self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._router.setsockopt(zmq.CURVE_SERVER, 1)
@@ -89,114 +86,42 @@ class HubConnections:
             self._router.bind(endpoint)
         except zmq.ZMQError as error:
             self._router.close(0)
-            self._handler.close(0)
+            handler.close(0)
             self._context.term()
             said = f"cannot listen for other hubs at {endpoint}: {error.strerror}"
             raise ConfigurationError(f"{said}. Free that port, or name another address with --site-endpoint") from None
         self.endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
         self._dealer: zmq.Socket[bytes] | None = None
         self._leadership = 0
-        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._orders: deque[Callable[[], None]] = deque()
-        self._is_stopping = False
-        self._is_full = False
-        self._thread = supervisor.start("messagehub-hubs", self._run)
+        self._polling: Polling | None = None
+        self._polled_router = PolledSocket(self._router)
+        self._polled_dealer: PolledSocket | None = None
+        self._has_requests = self._has_replies = False
+        """Whether the sockets are to be asked: each question is a few calls of the system."""
+        self._requests: list[tuple[RequestHead, bytes]] = []
+        self._replies: dict[bytes, list[tuple[ReplyHead, bytes]]] = {}
+        """What waits for `flush`; replies by the connection of the hub that asked."""
+        supervisor.start("messagehub-hub-keys", partial(_authenticate, handler, host_of_key))
 
-    # -- from any thread -----------------------------------------------------------------------------------
+    def poll_by(self, polling: Polling) -> None:
+        """Have the loop wait for both sockets."""
+        self._polling = polling
+        polling.add_socket(self._polled_router)
+
+    def polls(self, fd: int) -> bool:
+        """Return whether the loop was woken for `receive`, which then asks this socket."""
+        dealer = self._polled_dealer
+        if fd == self._polled_router.fd:
+            self._has_requests = True
+            return True
+        if dealer is not None and fd == dealer.fd:
+            self._has_replies = True
+            return True
+        return False
 
     def connect(self, leader: SiteLeader | None, leadership: int) -> None:
         """Send to this hub from now on; None: to nobody."""
-        self._order(lambda: self._connect(leader, leadership))
-
-    def send(self, number: int, kind: Kind, body: bytes, *, user: str, leadership: int) -> None:
-        head = _encode(RequestHead(number=number, kind=kind, leadership=leadership, user=user))
-        self._order(lambda: self._send(leadership, [head, body]))
-
-    def answer(self, path: HubPath, status: Status, revision: int, payload: bytes) -> None:
-        frames = [path[0], _encode(ReplyHead(number=path.number, status=status, revision=revision)), payload]
-        self._order(lambda: self._send_by(self._router, frames))
-
-    def close(self) -> None:
-        self._is_stopping = True
-        os.eventfd_write(self._wake_fd, 1)
-        self._thread.join(STOP_SECONDS)
-        if not self._thread.is_alive():
-            os.close(self._wake_fd)
-
-    def _order(self, order: Callable[[], None]) -> None:
-        self._orders.append(order)
-        if not self._is_stopping:
-            os.eventfd_write(self._wake_fd, 1)
-
-    # -- on the thread -------------------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        while not self._is_stopping:
-            poller = zmq.Poller()
-            sockets = [self._handler, *([self._dealer] if self._dealer is not None else [])]
-            if not self._is_full:
-                sockets.append(self._router)
-            for each in (*sockets, self._wake_fd):
-                poller.register(each, zmq.POLLIN)
-            self._is_full = False
-            ready: list[Any] = [found for found, _ in poller.poll(POLL_MS)]
-            if self._wake_fd in ready:
-                self._carry_out()
-            if self._handler in ready:
-                self._authenticate()
-            if self._router in ready:
-                self._receive(self._router, self._take_request)
-            if self._dealer is not None and self._dealer in ready:
-                self._receive(self._dealer, self._take_reply)
-        self._carry_out()
-        self._connect(None, 0)
-        self._router.close(1000)
-        self._handler.close(0)
-        self._context.term()
-
-    def _carry_out(self) -> None:
-        try:
-            os.eventfd_read(self._wake_fd)
-        except BlockingIOError:
-            pass
-        for _ in range(len(self._orders)):
-            self._orders.popleft()()
-
-    def _authenticate(self) -> None:
-        asked = self._handler.recv_multipart()
-        key = z85.encode(asked[6]).decode() if len(asked) == 7 and asked[5] == b"CURVE" else ""
-        host = self._host_of_key(key) if key else None
-        status = (b"200", b"OK", host.encode()) if host else (b"300", b"not a hub of this site", b"")
-        self._handler.send_multipart([*asked[:2], *status, b""])
-
-    def _receive(self, socket: "zmq.Socket[bytes]", take: Callable[[list[zmq.Frame]], None]) -> None:
-        for _ in range(TAKEN_PER_TURN):
-            try:
-                frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return
-            try:
-                take(frames)
-            except (msgspec.DecodeError, ValueError) as error:
-                log.warning("another hub of the site says something that cannot be read: %s", error)
-
-    def _take_request(self, frames: list[zmq.Frame]) -> None:
-        identity, first, body = frames
-        head = _request_decoder.decode(first.bytes)
-        path = HubPath([identity.bytes])
-        path.number, path.is_too_fast = head.number, False
-        path.user = f"{HOST}{body.get('User-Id')} {head.user}".rstrip()
-        self._is_full |= not self._post(Asked(path, head.kind, head.leadership, body.bytes))
-
-    def _take_reply(self, frames: list[zmq.Frame]) -> None:
-        first, payload = frames
-        head = _reply_decoder.decode(first.bytes)
-        self._post(Answered(head.number, head.status, head.revision, payload.bytes))
-
-    def _connect(self, leader: SiteLeader | None, leadership: int) -> None:
-        if self._dealer is not None:
-            self._dealer.close(0)
-            self._dealer = None
+        self._disconnect()
         if leader is None:
             return
         dealer = self._socket(zmq.DEALER)
@@ -211,18 +136,59 @@ class HubConnections:
             dealer.close(0)
             return
         self._dealer, self._leadership = dealer, leadership
+        self._polled_dealer = polled = PolledSocket(dealer)
+        if self._polling is not None:
+            self._polling.add_socket(polled)
 
-    def _send(self, leadership: int, frames: list[bytes]) -> None:
+    def send(self, number: int, kind: Kind, body: bytes, *, user: str, leadership: int) -> None:
+        """Send a request to the hub of this leadership."""
         if self._dealer is not None and leadership == self._leadership:
-            self._send_by(self._dealer, frames)
+            self._requests.append((RequestHead(number=number, kind=kind, leadership=leadership, user=user), body))
 
-    def _send_by(self, socket: "zmq.Socket[bytes]", frames: list[bytes]) -> None:
-        try:
-            socket.send_multipart(frames, zmq.NOBLOCK)
-        except zmq.ZMQError as error:
-            if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
-                raise
-            log.debug("another hub of the site takes nothing: %s", error)
+    def answer(self, path: HubPath, status: Status, revision: int, payload: bytes) -> None:
+        """Answer another hub."""
+        head = ReplyHead(number=path.number, status=status, revision=revision)
+        self._replies.setdefault(path[0], []).append((head, payload))
+
+    def flush(self) -> None:
+        """Send what waits; drop what a hub does not take."""
+        if self._requests:
+            requests, self._requests = self._requests, []
+            if self._dealer is not None and self._polled_dealer is not None:
+                self._polled_dealer.is_used = True
+                _send(self._dealer, [], requests)
+        if self._replies:
+            replies, self._replies = self._replies, {}
+            self._polled_router.is_used = True
+            for identity, some in replies.items():
+                _send(self._router, [identity], some)
+
+    def receive(self, *, takes_requests: bool) -> list[News]:
+        """Return what has come, a bounded number at a time."""
+        received: list[News] = []
+        if takes_requests and self._has_requests:
+            self._has_requests = False
+            _receive(self._router, self._polled_router, _asked, received)
+        if self._has_replies and self._dealer is not None and self._polled_dealer is not None:
+            self._has_replies = False
+            _receive(self._dealer, self._polled_dealer, _answered, received)
+        return received
+
+    def close(self) -> None:
+        """The loop has ended, and does not poll any more."""
+        self._polling = None
+        self.flush()
+        self._disconnect()
+        self._router.close(1000)
+        self._context.term()
+
+    def _disconnect(self) -> None:
+        self._requests.clear()
+        if self._dealer is not None:
+            if self._polling is not None and self._polled_dealer is not None:
+                self._polling.remove(self._polled_dealer.fd)
+            self._dealer.close(0)
+            self._dealer = self._polled_dealer = None
 
     def _socket(self, kind: int) -> "zmq.Socket[bytes]":
         made = self._context.socket(kind)
@@ -234,3 +200,71 @@ class HubConnections:
         made.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3000)
         made.setsockopt(zmq.CURVE_SECRETKEY, self._keys.secret.encode())
         return made
+
+
+def _authenticate(handler: "zmq.Socket[bytes]", host_of_key: Callable[[str], str | None]) -> None:
+    """Say of each hub that connects whether its key is known, until the context ends."""
+    while True:
+        try:
+            asked = handler.recv_multipart()
+            key = z85.encode(asked[6]).decode() if len(asked) == 7 and asked[5] == b"CURVE" else ""
+            host = host_of_key(key) if key else None
+            status = (b"200", b"OK", host.encode()) if host else (b"300", b"not a hub of this site", b"")
+            handler.send_multipart([*asked[:2], *status, b""])
+        except zmq.ContextTerminated:
+            handler.close(0)
+            return
+
+
+def _send(
+    socket: "zmq.Socket[bytes]", path: list[bytes], waiting: Sequence[tuple[RequestHead | ReplyHead, bytes]]
+) -> None:
+    for start in range(0, len(waiting), MOST_TOGETHER):
+        some = waiting[start : start + MOST_TOGETHER]
+        try:
+            socket.send_multipart([*path, _encode([head for head, _ in some]), *(body for _, body in some)], _NOBLOCK)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+                raise
+            log.debug("another hub of the site takes nothing: %s", error)
+            return
+
+
+def _receive(
+    socket: "zmq.Socket[bytes]",
+    polled: PolledSocket,
+    read: Callable[[list[zmq.Frame]], Iterable[News]],
+    received: list[News],
+) -> None:
+    get: Callable[[int], Any] = socket.get
+    polled.is_used = True
+    for _ in range(TAKEN_PER_TURN):
+        if not get(_EVENTS) & _POLLIN:
+            return
+        try:
+            received += read(socket.recv_multipart(_NOBLOCK, copy=False))
+        except zmq.Again:
+            return
+        except (msgspec.DecodeError, ValueError) as error:
+            log.warning("another hub of the site says something that cannot be read: %s", error)
+
+
+def _asked(frames: list[zmq.Frame]) -> list[News]:
+    identity, first, *bodies = frames
+    peer = f"{HOST}{first.get('User-Id')}"
+    asked: list[News] = []
+    for head, body in zip(_requests_decoder.decode(first.bytes), bodies, strict=True):
+        path = HubPath([identity.bytes])
+        path.number, path.is_too_fast = head.number, False
+        path.user = f"{peer} {head.user}".rstrip()
+        asked.append(Asked(path, head.kind, head.leadership, body.bytes))
+    return asked
+
+
+def _answered(frames: list[zmq.Frame]) -> list[News]:
+    first, *payloads = frames
+    heads = _replies_decoder.decode(first.bytes)
+    return [
+        Answered(head.number, head.status, head.revision, payload.bytes)
+        for head, payload in zip(heads, payloads, strict=True)
+    ]

@@ -7,6 +7,7 @@ has run out.
 """
 
 from time import monotonic
+from typing import Any
 
 import msgspec
 
@@ -63,6 +64,8 @@ class SiteHosts:
         self._own_topics = ""
         self._changed_at: dict[str, int] = {}
         """The revisions of etcd at which the entries were changed, as they were read last."""
+        self._read_at = 0
+        """The revision of etcd that was read last; 0: nothing was read yet."""
 
     def enter(self) -> None:
         """Take the name of this host; raise ConfigurationError if another host has it."""
@@ -116,13 +119,27 @@ class SiteHosts:
         )
 
     def refresh(self) -> None:
-        """Read who is there."""
-        self.seen = self._read("hosts/")
-        asked = messages.RangeRequest(
-            key=self._prefix + b"members/", range_end=messages.end_of(self._prefix + b"members/"), limit=MOST_HOSTS
-        )
-        found = self._client.ask(messages.RANGE, asked).kvs
-        self.known = frozenset(each.value.decode(errors="replace") for each in found)
+        """Read who is there: in one request, and only what has changed unless somebody has left."""
+        if not self._read_changes(self._read_at):
+            self._read_changes(0)
+
+    def _read_changes(self, after: int) -> bool:
+        """Take in what was changed after a revision of etcd; 0: read all. Return False if that is not everything."""
+        asked = [
+            messages.get_beneath(self._prefix + below, limit=MOST_HOSTS, changed_after=after)
+            for below in (b"hosts/", b"members/")
+        ]
+        answer = self._client.ask(messages.TXN, messages.TxnRequest(success=asked))
+        hosts, members = (response.response_range for response in answer.responses)
+        seen, changed_at = dict(self.seen) if after else {}, dict(self._changed_at) if after else {}
+        for each in hosts.kvs:
+            entry = _entry(each)
+            seen[entry.host], changed_at[entry.host] = entry, int(each.mod_revision)
+        known = (self.known if after else frozenset()) | {each.value.decode(errors="replace") for each in members.kvs}
+        if after and (len(seen) != hosts.count or len(known) != members.count):
+            return False
+        self.seen, self.known, self._changed_at, self._read_at = seen, known, changed_at, int(answer.header.revision)
+        return True
 
     def listed(self, leader: str | None, newest: int) -> list[SiteHost]:
         """Return the hosts by name, as they were seen last."""
@@ -174,11 +191,15 @@ class SiteHosts:
         found: dict[str, HostEntry] = {}
         changed_at: dict[str, int] = {}
         for each in self._client.ask(messages.RANGE, asked).kvs:
-            try:
-                entry = msgspec.json.decode(each.value, type=HostEntry)
-            except msgspec.DecodeError:
-                raise StoreError(f"{each.key.decode(errors='replace')} in etcd is not a hub's") from None
+            entry = _entry(each)
             found[entry.host] = entry
             changed_at[entry.host] = int(each.mod_revision)
         self._changed_at = changed_at
         return found
+
+
+def _entry(found: Any) -> HostEntry:
+    try:
+        return msgspec.json.decode(found.value, type=HostEntry)
+    except msgspec.DecodeError:
+        raise StoreError(f"{found.key.decode(errors='replace')} in etcd is not a hub's") from None

@@ -12,11 +12,13 @@ from collections import deque
 from contextlib import ExitStack
 from functools import partial
 from time import monotonic
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
 
 from messagehub.broker.persistence.restore import load_copy
+from messagehub.broker.polling import Polling
 from messagehub.broker.site.link import (
     Followed,
     Gateway,
@@ -43,11 +45,12 @@ from messagehub.security.credentials import server_keys
 from messagehub.setting_checks import is_loopback
 from messagehub.settings import Settings
 from messagehub.shm.identity import host
+from messagehub.store.etcd import messages
 from messagehub.store.etcd.client import EtcdClient
 from messagehub.store.etcd.election import Election
 from messagehub.store.etcd.errors import NewerRecords, NotLeader
-from messagehub.store.etcd.following import HeadWatch
-from messagehub.store.etcd.head import Head
+from messagehub.store.etcd.following import CHECK_SECONDS, HeadWatch
+from messagehub.store.etcd.head import Head, head_key
 from messagehub.store.etcd.leadership import LeaderKey
 from messagehub.store.etcd.store import EtcdStore
 from messagehub.store.memory import MemoryStore
@@ -63,10 +66,16 @@ HOSTS_SECONDS = 0.5
 PAUSE_SECONDS = 0.1
 OUTDATED_SECONDS = 1.0
 TAKEN_PER_TURN = 256
-MOST_NEWS = 16_384
 STOP_SECONDS = 5.0
 EPOCH_FLOOR = 1 << 51
 """Above every epoch that a hub on its own gives to a group of consumers."""
+
+
+class _Leader(NamedTuple):
+    """The hub that leads as another leadership than before; None: no other hub does."""
+
+    leader: SiteLeader | None
+    leadership: int | None
 
 
 class SiteMembership:
@@ -85,9 +94,11 @@ class SiteMembership:
                 " tcp://HOST:PORT, or a TCP --endpoint"
             )
         self._warn_of_loopback()
-        self._news: deque[News] = deque()
+        self._news: deque[News | _Leader] = deque()
         self._stopping = threading.Event()
-        self._must_load = False
+        self._must_load = self._is_leading = False
+        self._follow_again = threading.Event()
+        """Set when a leadership ends."""
         self._confirmed_at = monotonic()
         self._revision = 0
         self._leader_host: str | None = None
@@ -124,7 +135,6 @@ class SiteMembership:
             self._endpoint,
             keys,
             host_of_key=self._host_of_key,
-            post=self._post,
             supervisor=self._supervisor,
         )
         self._closing.callback(self._connections.close)
@@ -161,6 +171,7 @@ class SiteMembership:
 
     def close(self) -> None:
         self._stopping.set()
+        self._follow_again.set()
         if self._watch is not None:
             self._watch.stop()
         if self._election is not None:
@@ -175,15 +186,28 @@ class SiteMembership:
 
     # -- for the loop --------------------------------------------------------------------------------------
 
-    def take(self) -> list[News]:
+    def poll_by(self, polling: Polling) -> None:
+        polling.add(self.wake_fd)
+        self._connections.poll_by(polling)
+
+    def polls(self, fd: int) -> bool:
+        return fd == self.wake_fd or self._connections.polls(fd)
+
+    def take(self, *, takes_requests: bool) -> list[News]:
+        taken: list[News] = []
         try:
             os.eventfd_read(self.wake_fd)
         except BlockingIOError:
-            return []
-        taken = [self._news.popleft() for _ in range(min(len(self._news), TAKEN_PER_TURN))]
+            pass
+        for _ in range(min(len(self._news), TAKEN_PER_TURN)):
+            news = self._news.popleft()
+            if isinstance(news, _Leader):
+                self._connections.connect(news.leader, news.leadership or 0)
+                news = LeaderSeen(news.leadership)
+            taken.append(news)
         if self._news:
             os.eventfd_write(self.wake_fd, 1)
-        return taken
+        return taken + self._connections.receive(takes_requests=takes_requests)
 
     def send(self, number: int, kind: Kind, body: bytes, *, user: str, leadership: int) -> None:
         self._connections.send(number, kind, body, user=user, leadership=leadership)
@@ -192,13 +216,20 @@ class SiteMembership:
         self._connections.answer(path, status, revision, payload)
         return True
 
+    def flush(self) -> None:
+        self._connections.flush()
+
     def load_anew(self) -> None:
         self._must_load = True
         if self._watch is not None:
             self._watch.stop()
 
     def end_leading(self) -> None:
+        """`load_anew` follows, since nothing was watched meanwhile."""
         self._store.end()
+        self._is_leading = False
+        self._must_load = True
+        self._follow_again.set()
 
     def resign(self, why: str) -> None:
         if self._election is not None:
@@ -241,26 +272,24 @@ class SiteMembership:
 
     # -- threads -------------------------------------------------------------------------------------------
 
-    def _post(self, news: News) -> bool:
-        """Hand news to the loop, and return whether it takes more for now."""
-        self._news.append(news)
-        os.eventfd_write(self.wake_fd, 1)
-        return len(self._news) < MOST_NEWS
-
-    def _tell_loop(self, news: News) -> None:
+    def _tell_loop(self, news: "News | _Leader") -> None:
         if not self._stopping.is_set():
-            self._post(news)
+            self._news.append(news)
+            os.eventfd_write(self.wake_fd, 1)
 
     def _follow(self) -> None:
         """Follow the head of the site, and load all records whenever that is not enough."""
         while not self._stopping.is_set():
+            if self._is_leading:
+                self._lead()
+                continue
             if self._must_load:
                 self._must_load = False
                 self._load()
             watch = HeadWatch(self._client, self.site, after=self._after, supervisor=self._supervisor)
             self._watch = watch
-            if self._must_load or self._stopping.is_set():
-                continue  # `load_anew` or `close` came in the meantime, and stopped the watch before
+            if self._must_load or self._is_leading or self._stopping.is_set():
+                continue  # what stops a watch came in the meantime, and stopped the one before
             try:
                 watch.run(self._take_head)
                 self._after = watch.heard
@@ -272,6 +301,17 @@ class SiteMembership:
                 self._must_load = True
                 self._stopping.wait(PAUSE_SECONDS)
             self._confirmed_at = max(self._confirmed_at, watch.confirmed_at)
+
+    def _lead(self) -> None:
+        """Watch nothing while this hub leads, since nobody else can write: only see that etcd has a quorum."""
+        if self._follow_again.wait(CHECK_SECONDS):
+            return
+        asked_at = monotonic()
+        try:
+            self._client.ask(messages.RANGE, messages.RangeRequest(key=head_key(self.site)))
+        except StoreError:
+            return  # no quorum: the copy grows older
+        self._confirmed_at = asked_at
 
     def _load(self) -> None:
         asked_at = monotonic()
@@ -333,7 +373,7 @@ class SiteMembership:
                 self._stopping.wait(PAUSE_SECONDS)
                 continue
             self._keep_site_id(head.site_id)
-            begin = partial(self._store.begin, fence, head, changed_at)
+            begin = partial(self._begin_leading, fence, head, changed_at)
             self._tell_loop(Won(fence.created_at, head.revision, EPOCH_FLOOR + fence.created_at, begin))
             return
 
@@ -345,6 +385,14 @@ class SiteMembership:
         if self._election is not None:
             self._election.stand_aside(error.message)
 
+    def _begin_leading(self, fence: LeaderKey, head: Head, changed_at: int) -> None:
+        """On the loop's thread."""
+        self._store.begin(fence, head, changed_at)
+        self._follow_again.clear()
+        self._is_leading = True
+        if self._watch is not None:
+            self._watch.stop()
+
     def _see_leader(self, seen: tuple[int, bytes] | None) -> None:
         leader = None
         if seen is not None:
@@ -355,8 +403,7 @@ class SiteMembership:
         self._leader_host = leader.host if leader is not None else None
         is_other = leader is not None and leader.key != self._leader.key
         leadership = seen[0] if seen is not None and is_other else None
-        self._connections.connect(leader if is_other else None, leadership or 0)
-        self._tell_loop(LeaderSeen(leadership))
+        self._tell_loop(_Leader(leader if is_other else None, leadership))
 
     def _host_of_key(self, key: str) -> str | None:
         return next((entry.host for entry in list(self._hosts.seen.values()) if entry.key == key), None)

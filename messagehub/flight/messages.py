@@ -20,8 +20,9 @@ RING_KEY = b"messagehub.ring"
 """Where the metadata of a stream's schema has the `RingInfo`."""
 MANIFESTS = "manifests"
 """The action that gives the manifests of a channel's tables, oldest first."""
-MESSAGE_BYTES = 256 << 10
-"""How many bytes of small items are sent in one message."""
+MESSAGE_BYTES = 1 << 20
+"""How many bytes of items are sent in one message, if the reader is so far behind: a message costs as much as several
+items do. It is a part of what a reader takes ahead (`remote_ring.QUEUED_BYTES`)."""
 MESSAGE_ITEMS = 1024
 ALIGNMENT = 64
 """Where items begin in a message, so that arrays can be read in place."""

@@ -62,6 +62,7 @@ class RemoteRing:
         self._ticket = ticket
         self._opened_in = os.getpid()
         self._changed = threading.Condition()
+        self._closed = threading.Event()
         self._queue: deque[_Message] = deque()
         self._queued_bytes = 0
         self._rows: deque[tuple[int, ...]] = deque()
@@ -215,6 +216,7 @@ class RemoteRing:
         if self._is_closed or os.getpid() != self._opened_in:
             return
         self._is_closed = True
+        self._closed.set()
         with self._changed:
             self._queue.clear()
             self._changed.notify_all()
@@ -229,9 +231,11 @@ class RemoteRing:
         with self._changed:
             if not self._queue:
                 return False
+            was_full = self._is_full()
             message = self._queue.popleft()
             self._queued_bytes -= message.size_bytes
-            self._changed.notify_all()
+            if was_full:  # otherwise the thread waits for the gateway, not for room
+                self._changed.notify_all()
         self._rows, self._payload, self._taken_state = deque(message.rows), message.payload, message.state
         self._producers = tuple(message.state.producers)
         return True
@@ -257,8 +261,8 @@ class RemoteRing:
     def _watch(self) -> None:
         """Cancel a stream that is silent though there is room for what it may say; give up one that stays broken."""
         while True:
+            self._closed.wait(IDLE_SECONDS)  # not `_changed`, of which each message tells
             with self._changed:
-                self._changed.wait_for(self._is_over, IDLE_SECONDS)
                 if self._is_over():
                     return
                 now = time.monotonic()

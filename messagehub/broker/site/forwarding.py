@@ -8,7 +8,8 @@ and did not answer is refused as retryable, and never sent twice, since it may h
 from collections.abc import Callable, Iterator
 from time import monotonic
 
-from msgspec import Struct
+import msgspec
+from msgspec import Struct, field
 
 from messagehub.broker.request_queue import Request
 from messagehub.broker.site.link import Answered, Kind
@@ -33,6 +34,13 @@ class Forwarded(Struct):
     sent_to: int | None = None
     """The leadership that it was sent to."""
     answer: Answered | None = None
+    lease: str = ""
+    """Of a heartbeat."""
+    gathered: list["Forwarded"] = field(default_factory=list)
+    """The heartbeats that were sent in one request under the number of this one, itself included."""
+
+
+_payloads_decoder = msgspec.msgpack.Decoder(list[bytes])
 
 
 class ForwardedRequests:
@@ -49,12 +57,19 @@ class ForwardedRequests:
         return len(self._waiting)
 
     def add(
-        self, kind: Kind, body: bytes, *, user: str, request: Request | None = None, on_reply: OnReply | None = None
+        self,
+        kind: Kind,
+        body: bytes,
+        *,
+        user: str,
+        request: Request | None = None,
+        on_reply: OnReply | None = None,
+        lease: str = "",
     ) -> Forwarded:
         self._number += 1
         self.count += 1
         deadline = monotonic() + FORWARD_SECONDS
-        added = Forwarded(self._number, kind, body, user, deadline, request=request, on_reply=on_reply)
+        added = Forwarded(self._number, kind, body, user, deadline, request=request, on_reply=on_reply, lease=lease)
         self._waiting[self._number] = added
         return added
 
@@ -66,11 +81,24 @@ class ForwardedRequests:
         waiting = self._waiting.get(answer.number)
         if waiting is None:
             return None  # it was refused meanwhile
+        if waiting.gathered:
+            return self._answered_together(waiting, answer)
         if answer.status == "not_leader":
             waiting.sent_to = None
             return waiting
         waiting.answer = answer
         self._answered[answer.number] = waiting
+        return None
+
+    def _answered_together(self, first: Forwarded, answer: Answered) -> Forwarded | None:
+        together, first.gathered = first.gathered, []
+        if answer.status == "not_leader":
+            for each in together:
+                each.sent_to = None
+            return first
+        payloads = _payloads_decoder.decode(answer.payload)
+        for each, payload in zip(together, payloads, strict=True):
+            self.answered(answer._replace(number=each.number, payload=payload))
         return None
 
     def reached(self, revision: int) -> Iterator[tuple[Forwarded, Answered]]:

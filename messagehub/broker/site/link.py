@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple, Protocol
 
 from messagehub.broker.access.access_control import ReturnPath
+from messagehub.broker.polling import Polling
 from messagehub.broker.topics.other_hubs import HubTopics
 from registry.events import AnyEvent
 from registry.records import SiteHost
 from registry.registry import Registry
 
-Kind = Literal["command", "report"]
+Kind = Literal["command", "report", "heartbeats"]
 Status = Literal["done", "not_leader"]
 
 
@@ -97,19 +98,26 @@ News = Loaded | Followed | Won | Lost | LeaderSeen | Answered | Asked | HostsSee
 
 
 class SiteLink(Protocol):
-    wake_fd: int
-    """Readable when `take` has something to give."""
     site: str
     host: str
 
-    def take(self) -> list[News]:
-        """Return what has happened, in order, a bounded number at a time."""
+    def poll_by(self, polling: Polling) -> None:
+        """Have the loop wake up when `take` has something to give."""
+
+    def polls(self, fd: int) -> bool:
+        """Return whether the loop was woken for `take`."""
+
+    def take(self, *, takes_requests: bool) -> list[News]:
+        """Return what has happened, in order, a bounded number at a time; requests of other hubs only if wanted."""
 
     def send(self, number: int, kind: Kind, body: bytes, *, user: str, leadership: int) -> None:
         """Send a request to the hub of this leadership. An `Answered` follows, or nothing."""
 
     def answer(self, path: HubPath, status: Status, revision: int, payload: bytes) -> bool:
         """Answer a request of another hub."""
+
+    def flush(self) -> None:
+        """Send the requests and answers of this turn of the loop."""
 
     def end_leading(self) -> None:
         """Have the store write nothing more."""

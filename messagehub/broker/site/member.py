@@ -21,9 +21,10 @@ from messagehub import protocol
 from messagehub.broker.answers import Answer
 from messagehub.broker.parts import Parts
 from messagehub.broker.persistence.stored_registry import StoredRegistry
-from messagehub.broker.request_queue import Request
+from messagehub.broker.request_queue import MAX_BACKLOG, Request
 from messagehub.broker.site import link as site_link
 from messagehub.broker.site.forwarding import MOST_WAITING, Forwarded, ForwardedRequests
+from messagehub.broker.site.heartbeats import GatheredHeartbeats, renew
 from messagehub.broker.site.host_answers import HostAnswers
 from messagehub.broker.site.host_reports import OwnHost, apply_report
 from messagehub.broker.site.link import HubPath, SiteLink
@@ -53,6 +54,7 @@ class SiteMember:
         self.role = "follower"
         self._link = link
         self._forwarded = ForwardedRequests()
+        self._heartbeats = GatheredHeartbeats()
         self._leadership: int | None = None
         self._won: site_link.Won | None = None
         self._is_lost = False
@@ -67,9 +69,9 @@ class SiteMember:
         self._own_leadership = 0
         self._hosts: site_link.HostsSeen | None = None
 
-    @property
-    def wake_fd(self) -> int:
-        return self._link.wake_fd
+    def polls(self, fd: int) -> bool:
+        """Return whether the loop was woken for `take`."""
+        return self._link.polls(fd)
 
     def join(self, parts: Parts, stored: StoredRegistry, look_at_host: Callable[[], None]) -> None:
         """Begin to follow. The registry is a copy already. `look_at_host` looks at this host as a whole."""
@@ -84,6 +86,7 @@ class SiteMember:
         parts.stats.add_gauges(self._gauges)
         parts.stats.count_leases = self._lease_count
         parts.requests.answer_by(HubPath, self._answer_hub)
+        self._link.poll_by(parts.polling)
         self._link.set_topics(parts.topics.hubs_endpoint)
         if parts.access_control is not None:
             parts.access_control.is_registered = self._is_registered
@@ -111,7 +114,7 @@ class SiteMember:
 
     def take(self) -> None:
         """Take what has happened in the site."""
-        for news in self._link.take():
+        for news in self._link.take(takes_requests=self._parts.requests.backlog < MAX_BACKLOG):
             match news:
                 case site_link.Followed():
                     self._take_head(news)
@@ -153,11 +156,24 @@ class SiteMember:
             self._send_again_at = None
             for waiting in self._forwarded.unsent():
                 self._send(waiting)
+        while (gathered := self._heartbeats.take()) is not None:
+            first, body = gathered
+            if first.sent_to is not None and first.sent_to == self._leadership:
+                self._link.send(first.number, first.kind, body, user="", leadership=first.sent_to)
         if monotonic() >= self._tell_at:
             self._tell_at = monotonic() + TELL_SECONDS
             self._tell()
+        self._link.flush()
         due_at = self._tell_at if self._send_again_at is None else min(self._tell_at, self._send_again_at)
-        return min(self._forwarded.seconds_to_deadline(), max(due_at - monotonic(), 0.0))
+        return min(
+            self._forwarded.seconds_to_deadline(),
+            self._heartbeats.seconds_to_send(),
+            max(due_at - monotonic(), 0.0),
+        )
+
+    def flush(self) -> None:
+        """Send what other hubs are to have before this one stops."""
+        self._link.flush()
 
     def end(self) -> None:
         """Answer what is waiting, since the hub stops."""
@@ -224,6 +240,7 @@ class SiteMember:
         if leadership == self._leadership:
             return
         self._leadership = leadership
+        self._heartbeats = GatheredHeartbeats()  # those that were gathered for the other one are answered next
         for waiting in self._forwarded.of_others(leadership):
             self._refuse(
                 waiting, "the hub that led the site is gone, and whether it carried the command out is unknown"
@@ -246,8 +263,10 @@ class SiteMember:
             raise RateLimited("too many commands wait for the hub that leads the site: try again in a moment")
         access_control = self._parts.access_control
         user = access_control.sender(path) if access_control is not None else ""
-        waiting = self._forwarded.add("command", protocol.encode(command), user=user, request=request)
-        self._send(waiting)
+        lease = command.lease if isinstance(command, commands.Heartbeat) else ""
+        kind: site_link.Kind = "heartbeats" if lease else "command"
+        body = b"" if lease else protocol.encode(command)
+        self._send(self._forwarded.add(kind, body, user=user, request=request, lease=lease))
         return None
 
     def _heartbeat(self, request: Request, registry: Registry, now: float) -> Answer | None:
@@ -267,6 +286,9 @@ class SiteMember:
         if self._leadership is None or self.role == "leader":
             return  # sent when a leader is seen
         waiting.sent_to = self._leadership
+        if waiting.kind == "heartbeats":
+            self._heartbeats.add(waiting)
+            return
         self._link.send(waiting.number, waiting.kind, waiting.body, user=waiting.user, leadership=self._leadership)
 
     def _ask_leader(self, command: commands.AnyCommand, on_reply: Callable[[replies.Reply | None], None]) -> None:
@@ -393,11 +415,19 @@ class SiteMember:
                 return
             self._parts.requests.put_back((asked.path, command, monotonic(), None))
             return
+        registry, payload, revision = self._stored.registry, _DONE, 0
         try:
-            self._stored.record(apply_report(asked.body, self._stored.registry, now=self._parts.now()))
+            if asked.kind == "heartbeats":
+                payload, happened = renew(asked.body, registry, now=self._parts.now())
+                revision = registry.revision if happened else self._parts.commit.written
+            else:
+                happened = apply_report(asked.body, registry, now=self._parts.now())
+            self._stored.record(happened)
         except (msgspec.DecodeError, HubError) as error:
             log.warning("%s reports something that cannot be read: %s", asked.path.user, error)
-        self._link.answer(asked.path, "done", 0, _DONE)
+            if asked.kind == "heartbeats":
+                return
+        self._link.answer(asked.path, "done", revision, payload)
 
     def _answer_hub(self, path: list[bytes], payload: bytes) -> bool:
         """Answer another hub. What is answered is stored, and so is all that it may show."""

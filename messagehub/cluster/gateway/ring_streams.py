@@ -36,6 +36,9 @@ COLUMNS = pa.schema(
 """A message is one row: what is known of each item, packed (`ITEM`), and their bytes one after the other. Columns for
 each field would take more time than sending 64 KiB does."""
 Message = tuple[pa.RecordBatch, pa.Buffer]
+STATE_ALIGNMENT, STATE_REMAINDER = 16, 6
+"""The state stands before the items in what gRPC sends. With a length of so much above a multiple of 16, the items of
+most messages come to lie where they can be read in place; a reader copies them otherwise."""
 
 
 class RingStream:
@@ -79,7 +82,9 @@ class RingStream:
                 except StreamEnded:
                     yield self._message([], has_ended=True)
                     return
-                yield self._message([] if found is None else self._more(found))
+                message = self._message([] if found is None else self._more(found))
+                found = None  # lets go of its slot, which is copied or on its way, before the peer takes the message
+                yield message
 
     def _more(self, first: Item | Gap) -> list[Item | Gap]:
         """Return what can be had at once, up to a message."""
@@ -109,7 +114,8 @@ class RingStream:
             [_cell(pa.binary(), "i", b"".join(rows)), _cell(pa.large_binary(), "q", _as_one(chunks))],
             schema=self.schema,
         )
-        return batch, pa.py_buffer(msgspec.json.encode(self._state(has_ended=has_ended)))
+        state = msgspec.json.encode(self._state(has_ended=has_ended))
+        return batch, pa.py_buffer(state + b" " * ((STATE_REMAINDER - len(state)) % STATE_ALIGNMENT))
 
     def _state(self, *, has_ended: bool = False) -> RemoteRingState:
         reader = self._reader

@@ -10,14 +10,11 @@ Rule 3: `confirmed_at` is when the quorum last confirmed that what was heard is 
 import threading
 from collections.abc import Callable
 from time import monotonic
-from typing import Any
-
-import grpc
 
 from messagehub.errors import StoreError
 from messagehub.runtime.supervision import Supervisor
 from messagehub.store.etcd import messages
-from messagehub.store.etcd.client import EtcdClient
+from messagehub.store.etcd.client import EtcdClient, EtcdStream, StreamBroken
 from messagehub.store.etcd.head import Head, decoded_head, head_key
 
 CHECK_SECONDS = 1.0
@@ -49,7 +46,7 @@ class HeadWatch:
         self._check_seconds = check_seconds
         self._supervisor = supervisor or Supervisor()
         self._stopping = threading.Event()
-        self._call: Any = None
+        self._call: EtcdStream | None = None
 
     def stop(self) -> None:
         """Have `run` return. From any thread."""
@@ -64,7 +61,7 @@ class HeadWatch:
             while not self._stopping.is_set():
                 try:
                     self._follow(on_head)
-                except grpc.RpcError:
+                except StreamBroken:
                     self._client.pass_over()
                     self._stopping.wait(PAUSE_SECONDS)
         finally:

@@ -9,6 +9,7 @@ them anew, since only the leader decides.
 """
 
 import lzma
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
@@ -22,6 +23,8 @@ from registry.records import Channel, Consumer, Group, Mode, Producer, SchemaCon
 
 COMPRESSED_BYTES = 256 << 10
 """From here on values are compressed."""
+_PLAIN = re.compile("[A-Za-z0-9_.~-]+").fullmatch
+"""Names that percent-encoding leaves as they are, which takes a tenth of the time to see."""
 _XZ = b"\xfd7zXZ\x00"
 _encode = msgspec.json.Encoder().encode
 
@@ -43,7 +46,11 @@ def changes(event: events.AnyEvent) -> Changes:
 
 
 def key(kind: str, *names: str | int) -> str:
-    return "/".join([kind, *(quote(str(name), safe="") for name in names)])
+    return "/".join([kind, *map(_quoted, map(str, names))])
+
+
+def _quoted(name: str) -> str:
+    return name if _PLAIN(name) else quote(name, safe="")
 
 
 def pack(value: bytes) -> bytes:
@@ -56,51 +63,59 @@ def unpack(value: bytes) -> bytes:
 
 def load(stored: Iterable[tuple[str, bytes]], *, revision: int, last_schema_id: int) -> Saved:
     """Return the records of a site, from keys without their prefix. Raise KeyError or DecodeError for what misses."""
-    found: dict[str, list[tuple[list[str], bytes]]] = {kind: [] for kind in KINDS}
+    found: _Found = {kind: [] for kind in KINDS}
     for name, value in stored:
-        kind, *parts = name.split("/")
+        kind, *names = name.split("/")
         if kind in found:
-            found[kind].append(([unquote(part) for part in parts], unpack(value)))
+            parts = [unquote(part) for part in names] if "%" in name else names
+            found[kind].append((parts, _read(kind, parts, unpack(value))))
     channels = _load_channels(found)
     hidden = {(subject, int(version)) for (subject, version), _ in found["hidden"]}
-    schemas = [_decoded(SchemaVersion, value) for _, value in found["schemas"]]
+    schemas = sorted((schema for _, schema in found["schemas"]), key=lambda schema: (schema.subject, schema.version))
     schemas = [
         msgspec.structs.replace(schema, is_deleted=True) if (schema.subject, schema.version) in hidden else schema
-        for schema in sorted(schemas, key=lambda schema: (schema.subject, schema.version))
+        for schema in schemas
     ]
     return Saved(
         list(channels.values()),
         schemas,
         revision,
         last_schema_id,
-        {subject: _decoded(SchemaConfig, value) for (subject,), value in found["config"]},
-        {subject: _mode_decoder.decode(value) for (subject,), value in found["mode"]},
+        {subject: config for (subject,), config in found["config"]},
+        {subject: mode for (subject,), mode in found["mode"]},
     )
 
 
-def _load_channels(found: dict[str, list[tuple[list[str], bytes]]]) -> dict[str, Channel]:
-    channels: dict[str, Channel] = {name: _decoded(Channel, value) for (name,), value in found["channels"]}
+_Found = dict[str, list[tuple[list[str], Any]]]
+"""By kind: the names in the keys, and what the values say. Large registries are not held as bytes beside."""
+
+
+def _read(kind: str, names: list[str], value: bytes) -> Any:
+    """Return what a value says."""
+    if kind in ("producers", "consumers") and len(names) == _STALL_NAMES + 1:
+        return int(value)
+    decoder = _decoders.get(kind)
+    return decoder.decode(value) if decoder is not None else value
+
+
+def _load_channels(found: _Found) -> dict[str, Channel]:
+    channels: dict[str, Channel] = {name: channel for (name,), channel in found["channels"]}
     stalled: dict[tuple[str, ...], int] = {}
     for kind in ("producers", "consumers"):
-        stalled |= {(kind, *names): int(value) for (*names, _), value in found[kind] if len(names) == _STALL_NAMES}
-    for (channel, *names), value in found["producers"]:
-        if len(names) == 1:
-            producer = _decoded(Producer, value)
-            if stalled.get(("producers", channel, *names), 0) > producer.revision:
-                producer.status = "stalled"
-            channels[channel].producers[producer.producer_id] = producer
-    for (channel, *names), value in found["consumers"]:
-        if len(names) == 1:
-            consumer = _decoded(Consumer, value)
-            if stalled.get(("consumers", channel, *names), 0) > consumer.revision:
-                consumer.status = "stalled"
-            channels[channel].consumers[consumer.consumer_id] = consumer
-    for (channel,), value in found["tables"]:
-        channels[channel].table = _decoded(Table, value)
-    for (channel,), value in found["conflicts"]:
-        channels[channel].conflict = value.decode()
-    for (channel, group), value in found["groups"]:
-        channels[channel].groups[group] = _decoded(Group, value)
+        stalled |= {(kind, *names[:-1]): value for names, value in found[kind] if len(names) == _STALL_NAMES + 1}
+    for kind in ("producers", "consumers"):
+        for names, member in found[kind]:
+            if len(names) == _STALL_NAMES:
+                channel, member_id = names
+                if stalled.get((kind, channel, member_id), 0) > member.revision:
+                    member.status = "stalled"
+                getattr(channels[channel], kind)[member_id] = member
+    for (channel,), table in found["tables"]:
+        channels[channel].table = table
+    for (channel,), reason in found["conflicts"]:
+        channels[channel].conflict = reason.decode()
+    for (channel, group), assigned in found["groups"]:
+        channels[channel].groups[group] = assigned
     for channel_record in channels.values():
         restored(channel_record)
     for (channel,), value in found["revisions"]:
@@ -114,15 +129,16 @@ KINDS = (
     *("channels", "producers", "consumers", "tables", "conflicts", "groups", "revisions"),
     *("schemas", "hidden", "config", "mode"),
 )
-_decoders: dict[type, msgspec.json.Decoder[Any]] = {
-    kind: msgspec.json.Decoder(kind)
-    for kind in (SchemaVersion, SchemaConfig, Channel, Producer, Consumer, Table, Group)
+_decoders: dict[str, msgspec.json.Decoder[Any]] = {
+    "channels": msgspec.json.Decoder(Channel),
+    "producers": msgspec.json.Decoder(Producer),
+    "consumers": msgspec.json.Decoder(Consumer),
+    "tables": msgspec.json.Decoder(Table),
+    "groups": msgspec.json.Decoder(Group),
+    "schemas": msgspec.json.Decoder(SchemaVersion),
+    "config": msgspec.json.Decoder(SchemaConfig),
+    "mode": msgspec.json.Decoder(Mode),
 }
-_mode_decoder: msgspec.json.Decoder[Mode] = msgspec.json.Decoder(Mode)
-
-
-def _decoded(kind: type, value: bytes) -> Any:
-    return _decoders[kind].decode(value)
 
 
 def _put_channel(event: events.ChannelCreated | events.ChannelDeclared) -> Changes:

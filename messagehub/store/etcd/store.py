@@ -33,6 +33,15 @@ class LocalRows(msgspec.Struct):
     rows: Sequence[object]
 
 
+class _Reading(msgspec.Struct):
+    """What is found while all records are read."""
+
+    head: Head
+    head_changed_at: int = 0
+    revision: int = 0
+    """The revision of etcd that is read; 0: the newest."""
+
+
 class EtcdStore:
     def __init__(
         self, client: EtcdClient, site: str, leader: LeaderKey | None, local: Store, *, site_id: str = ""
@@ -91,36 +100,41 @@ class EtcdStore:
         self._leader = None
 
     def load(self) -> Saved:
-        keys, revision = [], 0
-        start, end = self._prefix, messages.end_of(self._prefix)
-        while True:
-            asked = messages.RangeRequest(key=start, range_end=end, limit=KEYS_PER_PAGE, revision=revision)
-            answer = self._client.ask(messages.RANGE, asked)
-            revision = revision or int(answer.header.revision)  # all pages are of one moment
-            keys += answer.kvs
-            if not answer.more:
-                break
-            start = keys[-1].key + b"\0"
-        head, changed_at = Head(site_id=self._head.site_id), 0
-        for found in keys:
-            if found.key == self._head_key:
-                head, changed_at = decoded_head(found.value, self._head_key), int(found.mod_revision)
+        read = _Reading(Head(site_id=self._head.site_id))
+        try:
+            saved = rows.load(self._stored(read), revision=0, last_schema_id=0)
+        except (msgspec.DecodeError, KeyError, ValueError) as error:
+            said = f"the records beneath {self._prefix.decode()} in etcd are damaged ({error!r})"
+            raise StoreError(f"{said}: restore etcd from a snapshot") from error
+        head, changed_at, revision = read.head, read.head_changed_at, read.revision
         if self._head_changed_at and (not changed_at or head.site_id != self._head.site_id):
             raise StoreError(
                 f"the records beneath {self._prefix.decode()} in etcd are not those of this site any more: they were"
                 " removed, or etcd was replaced. Restore etcd from a snapshot, or start the hubs in new directories"
             )
-        stored = ((found.key.removeprefix(self._prefix).decode(), found.value) for found in keys)
-        try:
-            saved = rows.load(stored, revision=head.revision, last_schema_id=head.last_schema_id)
-        except (msgspec.DecodeError, KeyError, ValueError) as error:
-            said = f"the records beneath {self._prefix.decode()} in etcd are damaged ({error!r})"
-            raise StoreError(f"{said}: restore etcd from a snapshot") from error
+        saved.revision, saved.last_schema_id = head.revision, head.last_schema_id
         self._head, self._head_changed_at, self.loaded_at = head, changed_at, revision
         here = self._local.load()
         saved.topics, saved.positions = here.topics, here.positions
         saved.revision = max(saved.revision, here.revision)
         return saved
+
+    def _stored(self, read: "_Reading") -> Iterator[tuple[str, bytes]]:
+        """Give all keys and values of the site but the head, a page at a time, all of one moment."""
+        start, end, skipped = self._prefix, messages.end_of(self._prefix), len(self._prefix)
+        while True:
+            asked = messages.RangeRequest(key=start, range_end=end, limit=KEYS_PER_PAGE, revision=read.revision)
+            answer = self._client.ask(messages.RANGE, asked)
+            read.revision = read.revision or int(answer.header.revision)
+            for found in answer.kvs:
+                if found.key == self._head_key:
+                    read.head = decoded_head(found.value, self._head_key)
+                    read.head_changed_at = int(found.mod_revision)
+                else:
+                    yield found.key[skipped:].decode(), found.value
+            if not answer.more:
+                return
+            start = answer.kvs[-1].key + b"\0"
 
     def rows(self, event: AnyEvent) -> Sequence[Changes | LocalRows]:
         if isinstance(event, AnyTopicEvent):
@@ -201,7 +215,7 @@ class EtcdStore:
             success=[*self._operations(batch), messages.put(self._head_key, value)],
             failure=[messages.get(leader.key), messages.get(self._head_key)],
         )
-        answer = self._client.ask(messages.TXN, request)
+        answer = self._client.commit(request)
         if answer.succeeded:
             changed_at = int(answer.header.revision)
         else:
