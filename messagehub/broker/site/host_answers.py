@@ -32,7 +32,7 @@ class HostAnswers:
         return reply, []
 
     def gateway(self, request: Request, registry: Registry, now: float) -> Answer:  # noqa: ARG002  one signature
-        """Answer with a token for one channel. The peer's right to consume it was checked before, as of any command."""
+        """Answer with a token for one channel. The peer's right was checked before, as of any command."""
         path, command = request[:2]
         assert isinstance(command, commands.RequestGateway)
         found = self._link.gateway(command.host)
@@ -42,6 +42,7 @@ class HostAnswers:
             channel=names.check_channel(names.logical(command.channel)),
             user=f"{self._link.host}:{user}",
             expires_at=time.time() + TOKEN_SECONDS,
+            changes=command.changes,
         )
         reply = replies.GatewayFound(
             host=command.host,
