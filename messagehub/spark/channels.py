@@ -5,6 +5,7 @@ import difflib
 import json
 import os
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -14,7 +15,13 @@ from messagehub.errors import ChannelNotFound, ChannelNotReady, HubError, Schema
 from messagehub.shm.errors import BlockOnOtherHost, TableMissing
 from messagehub.shm.identity import host
 from messagehub.shm.tables.snapshot import Snapshot
-from messagehub.spark.elsewhere import short_gateways, snapshot_elsewhere, table_host
+from messagehub.spark.elsewhere import (
+    channels_of_site,
+    may_be_elsewhere,
+    short_gateways,
+    snapshot_elsewhere,
+    table_host,
+)
 from messagehub.spark.errors import BadOption, GenerationGone
 from messagehub.spark.options import Options
 from messagehub.spark.schema_mapping import commented, schema_hash, schema_text, written_schema
@@ -118,11 +125,9 @@ def available_schema(options: Options) -> pa.Schema:
 
 def _data_schema(options: Options) -> pa.Schema:
     if options.is_of_many_channels:
-        from messagehub.spark.rings import rings
-
         # By name: block ids are random, and the same channels are to give the same schema.
-        for ring in sorted(rings(options), key=lambda each: each.channel):
-            return ring.schema()
+        for schema in _ring_schemas(options):
+            return schema
         raise ChannelNotFound(
             f"no channel in domain {options.directory().domain!r} on this host matches {options.channel!r} and has a"
             " producer: start one, or say .schema(…) with a column channel string. Patterns are for readStream:"
@@ -131,18 +136,28 @@ def _data_schema(options: Options) -> pa.Schema:
     if options.generation is not None or has_table(options):
         with newest_snapshot(options) as snapshot:
             return schema_of(snapshot)
+    for schema in _ring_schemas(options):
+        return schema
+    raise nothing_to_read(options, "publish a table to it, or start its producer")
+
+
+def _ring_schemas(options: Options) -> Iterator[pa.Schema]:
+    """Give the schemas of the rings of this host, by their channels, and then of those of other hosts."""
     from messagehub.spark.rings import rings
 
-    for ring in rings(options):
-        return ring.schema()
-    raise nothing_to_read(options, "publish a table to it, or start its producer")
+    for ring in sorted(rings(options), key=lambda each: each.channel):
+        yield ring.schema()
+    if may_be_elsewhere(options):
+        from messagehub.spark.rings_elsewhere import RingsElsewhere
+
+        with contextlib.closing(RingsElsewhere(options)) as elsewhere:
+            for found in elsewhere.rings(channels_of_site(options), {}):
+                yield found.schema()
 
 
 def check_streamed(options: Options) -> None:
     """Refuse to begin a stream of a channel that has only a table: nothing of that would come."""
-    from messagehub.spark.rings import rings
-
-    if not options.is_of_many_channels and has_table(options) and not rings(options):
+    if not options.is_of_many_channels and has_table(options) and next(_ring_schemas(options), None) is None:
         raise BadOption(
             f"channel {options.channel!r} holds a table and no live data: spark.read reads it; readStream is for"
             " channels that a producer writes to"

@@ -15,6 +15,7 @@ from messagehub.shm.identity import host
 from messagehub.spark.hubs import hub_of
 from messagehub.spark.options import Options
 from registry import commands, replies
+from registry.topics.patterns import Patterns
 
 if TYPE_CHECKING:
     from messagehub.flight.client import Gateways
@@ -35,6 +36,18 @@ def discovered(options: Options, channel: str) -> Discovery | None:
         found = hub.discover(channel)
         is_known = found is not None and found.source == "broker"
         return found if is_known and hub.site else None
+
+
+def channels_of_site(options: Options) -> list[str]:
+    """Return the channels that the option names, as far as they are known on this host and in its site."""
+    here = options.channels()
+    if not options.is_of_many_channels or not may_be_elsewhere(options):
+        return here
+    pattern = Patterns(options.channel)
+    prefix = options.channel[: min(map(options.channel.find, set("*>") & set(options.channel)))]
+    with hub_of(options) as hub:
+        known = [one.channel for one in hub.channels(prefix)]
+        return sorted({*here, *(name for name in known if hub.site and pattern.matches(name))})
 
 
 def table_host(options: Options) -> str | None:
