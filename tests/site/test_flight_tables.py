@@ -1,11 +1,13 @@
 """Tables of another host of the site: read by the same calls, with the same values and the same errors."""
 
+import time
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from messagehub import Gap, SchemaMismatch
+from messagehub.broker.host_watcher.tables import DROP_SECONDS
 from messagehub.errors import TableNotFound, TableOnOtherHost
 from messagehub.shm.errors import BlockOnOtherHost
 from registry.formats import arrow
@@ -212,6 +214,27 @@ def test_a_table_of_another_host_is_dropped_from_here(hosts: Site) -> None:
         there.do(f'{PUBLISH}hub.publish_table("t.destroyed", TABLE)')
         assert here.destroy_channel("t.destroyed", data=True).channel == "t.destroyed"
         assert here.discover("t.destroyed") is None
+
+
+def test_an_older_table_of_a_third_host_does_not_come_back_when_the_newest_is_dropped(hosts: Site) -> None:
+    with process_on(hosts["alpha"]) as there, on(hosts["beta"]) as here:
+        there.do(f'{PUBLISH}hub.publish_table("t.older", TABLE)')
+        here.publish_table("t.older", TABLE.slice(0, 1))
+        eventually(
+            lambda: hosts["alpha"].ask({"type": "DISCOVERY_REQUEST", "channel": "t.older"})["table"]["rows"] == 1
+        )
+        there.do("""
+            hub.drop_table("t.older")  # both: the newest on beta, and its own
+            hub.publish_table("t.left", pa.table({"x": [1]}))
+        """)
+        here.publish_table("t.left", TABLE.slice(0, 1))
+        eventually(lambda: hosts["alpha"].ask({"type": "DISCOVERY_REQUEST", "channel": "t.left"})["table"]["rows"] == 1)
+        here.drop_table("t.left")
+        deadline = time.monotonic() + DROP_SECONDS + 2.0
+        while time.monotonic() < deadline:
+            assert here.tables("t.left") == []
+            assert here.tables("t.older") == []
+            time.sleep(0.25)
 
 
 def test_a_table_that_cannot_be_dropped_from_here_says_what_to_run_where(hosts: Site) -> None:

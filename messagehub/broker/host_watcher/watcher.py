@@ -142,6 +142,8 @@ class HostWatcher:
             elif isinstance(event, events.TableCommitted):
                 if event.table is None:
                     self._tables.ended(event.channel, is_destroyed=False)
+                else:
+                    self._tables.committed(event.channel, event.table)
                 if self.tables_elsewhere is not None:
                     self.tables_elsewhere.table_changed(event.channel, event.table)
 
