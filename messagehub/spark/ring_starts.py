@@ -11,12 +11,12 @@ from messagehub.spark.rings import Ring
 from registry.topics.patterns import Patterns
 
 if TYPE_CHECKING:
-    from messagehub.spark.rings_elsewhere import RingElsewhere
+    from messagehub.spark.rings_elsewhere import RingOnOtherHost
 
 _AHEAD_SECONDS = 60.0
 
 
-def starts(options: Options, rings: "Sequence[Ring | RingElsewhere]") -> dict[str, Start]:
+def starts(options: Options, rings: "Sequence[Ring | RingOnOtherHost]") -> dict[str, Start]:
     """Return, for each ring that is there when the query is new, what of it is read first."""
     if options.starting_at is not None:
         if options.starting_at > time.time() + _AHEAD_SECONDS:
@@ -34,7 +34,7 @@ def starts(options: Options, rings: "Sequence[Ring | RingElsewhere]") -> dict[st
     return {ring.block_id: _at(ring, wanted.get(ring.block_id, other)) for ring in rings}
 
 
-def _at(ring: "Ring | RingElsewhere", sequence: int) -> Start:
+def _at(ring: "Ring | RingOnOtherHost", sequence: int) -> Start:
     if sequence in (EARLIEST, LATEST):
         return "oldest" if sequence == EARLIEST else "latest"
     state = ring.state()

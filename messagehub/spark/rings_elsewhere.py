@@ -49,7 +49,7 @@ PAUSE_SECONDS: Final = 0.2
 T = TypeVar("T")
 
 
-class RingElsewhere:
+class RingOnOtherHost:
     """A ring as its host has listed it."""
 
     def __init__(self, gateways: Gateways, channel: str, host: str, listed: ListedRing) -> None:
@@ -90,7 +90,7 @@ class RingElsewhere:
 class RingHeldElsewhere:
     """A stream without items, which a thread takes, so that its end is noticed."""
 
-    def __init__(self, ring: RingElsewhere, gateways: Gateways, start: Start) -> None:
+    def __init__(self, ring: RingOnOtherHost, gateways: Gateways, start: Start) -> None:
         self.channel, self.host, self.path, self.block_id = ring.channel, ring.host, ring.path, ring.block_id
         self.capacity, self.overwrites = ring.listed.capacity, ring.listed.overwrites
         self._listed = ring.listed
@@ -189,9 +189,9 @@ class RingsElsewhere:
         self.unreachable: set[str] = set()
         """Hosts where only ended producers were, and which could not be asked now."""
 
-    def rings(self, channels: list[str], offset: Mapping[str, Mapping[str, Any]]) -> list[RingElsewhere]:
+    def rings(self, channels: list[str], offset: Mapping[str, Mapping[str, Any]]) -> list[RingOnOtherHost]:
         """Return the rings of these channels; `offset` is where the query has come to."""
-        found: list[RingElsewhere] = []
+        found: list[RingOnOtherHost] = []
         self.unreachable = set()
         remembered = {(place.get("channel"), place.get("host")) for place in offset.values()}
         for channel in sorted({*channels, *(str(name) for name, _ in remembered if name)}):
@@ -199,7 +199,7 @@ class RingsElsewhere:
             others = {str(at) for name, at in remembered if name == channel and at not in (None, this_host())}
             for host in sorted(producing | others):
                 listed = self._listed(RingsAsked(channel=channel), host, is_producing=host in producing)
-                found += [RingElsewhere(self._gateways, channel, host, one) for one in listed.rings]
+                found += [RingOnOtherHost(self._gateways, channel, host, one) for one in listed.rings]
         return found
 
     def last_sequence(self, channel: str, host: str, block_id: str) -> int | None:

@@ -40,7 +40,7 @@ from messagehub.spark.schema_mapping import check_columns, conform, read_schema
 from messagehub.spark.tracebacks import messages_only
 
 if TYPE_CHECKING:
-    from messagehub.spark.rings_elsewhere import RingElsewhere, RingHeldElsewhere, RingsElsewhere
+    from messagehub.spark.rings_elsewhere import RingHeldElsewhere, RingOnOtherHost, RingsElsewhere
 
     Held = HeldRing | RingHeldElsewhere
 
@@ -154,9 +154,9 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- inside
 
-    def _rings(self, start: Offset) -> "list[Ring | RingElsewhere]":
+    def _rings(self, start: Offset) -> "list[Ring | RingOnOtherHost]":
         """Return the rings of this host, and those of other hosts of the site, by block id."""
-        found: list[Ring | RingElsewhere] = [*rings(self._options)]
+        found: list[Ring | RingOnOtherHost] = [*rings(self._options)]
         if may_be_elsewhere(self._options):
             if self._elsewhere is None:
                 from messagehub.spark.rings_elsewhere import RingsElsewhere
@@ -212,7 +212,7 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin: Start = Position(block_id, reached["epoch"], reached["sequence"]) if reached else "oldest"
             self._hold(found[block_id], begin)
 
-    def _hold(self, ring: "Ring | RingElsewhere", start: Start) -> None:
+    def _hold(self, ring: "Ring | RingOnOtherHost", start: Start) -> None:
         check_columns(ring.schema(), self._columns, f"channel {ring.channel!r}")
         held = hold(ring, start) if isinstance(ring, Ring) else ring.hold(start)
         if held is not None:
@@ -295,7 +295,7 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log.warning("%s", said)
 
 
-def _is_finished(ring: "Ring | RingElsewhere", reached: RingOffset | None) -> bool:
+def _is_finished(ring: "Ring | RingOnOtherHost", reached: RingOffset | None) -> bool:
     """Read to its end, and nobody is writing it now."""
     if reached is None or not reached.get("complete"):
         return False

@@ -166,11 +166,13 @@ def test_what_was_overwritten_on_another_host_fails_the_query_or_is_counted(
             values(reader, end, following)
             raise AssertionError("nothing was lost")
         except DataLost as error:
-            assert "sequences 2 to " in str(error), error
+            assert "are lost (overwritten)" in str(error), error
         counted = tolerant.latestOffset(end, ALL)
         (place,) = counted.values()
-        assert 6 <= place["lost"] <= 8, counted
-        assert values(tolerant, end, counted) == list(range(place["lost"] + 2, 12))
+        found = values(tolerant, end, counted)  # a value that is on its way elsewhere may be there yet
+        assert place["lost"] >= 5, counted
+        assert place["lost"] + len(found) == 10, (counted, found)
+        assert found[-3:] == [9, 10, 11], found
         reader.stop(), tolerant.stop()
     """)
     producer_on_alpha.do("producer.close()")

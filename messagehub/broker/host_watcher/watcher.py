@@ -140,12 +140,15 @@ class HostWatcher:
                 self._tables.ended(event.channel, is_destroyed=True)
                 self._dirty.add(event.channel)
             elif isinstance(event, events.TableCommitted):
-                if event.table is None:
-                    self._tables.ended(event.channel, is_destroyed=False)
-                else:
-                    self._tables.committed(event.channel, event.table)
-                if self.tables_elsewhere is not None:
-                    self.tables_elsewhere.table_changed(event.channel, event.table)
+                self._follow_table(event.channel, event.table)
+
+    def _follow_table(self, channel: str, table: Table | None) -> None:
+        if table is None:
+            self._tables.ended(channel, is_destroyed=False)
+        else:
+            self._tables.committed(channel, table)
+        if self.tables_elsewhere is not None:
+            self.tables_elsewhere.table_changed(channel, table)
 
     def follow_worker(self, registry: Registry, worker: Worker) -> bool:
         """Watch the process of a worker. Return False if it is gone already."""
