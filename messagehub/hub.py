@@ -168,6 +168,12 @@ class MessageHub(ClosedWhenForgotten):
     def is_connected(self) -> bool:
         return self._parts.connection.hello is not None
 
+    @property
+    def site(self) -> str | None:
+        """The site that the hub is a member of, once the hub has said so; None of a hub on its own."""
+        hello = self._parts.connection.hello
+        return (hello.site or None) if hello is not None else None
+
     def metrics(self) -> dict[str, Any]:
         """Return what this client counts: requests, errors, timeouts, latencies and reconnects."""
         connection = self._parts.connection

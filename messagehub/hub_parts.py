@@ -76,7 +76,7 @@ class HubParts:
             hub=hub,
             spin_us=settings.spin_us,
         )
-        self.tables = ChannelTables(self.registry, unregistered_tables, host=identity.host)
+        self.tables = ChannelTables(self.registry, unregistered_tables, self._gateways, host=identity.host)
         self.topics = Topics(connection, self.heartbeats, owner=identity.owner, background=self.background)
         self.publisher = self.topics.publisher
         self.topic_calls = TopicCalls(self.topics, self.background, limit=self.registry.limit, hub=hub)

@@ -193,6 +193,8 @@ def check(rights: Rights, command: commands.Command, *, places: Iterable[str] = 
     if rights.is_admin:
         return
     rule = RULES.get(type(command), Rule("admin"))
+    if isinstance(command, commands.RequestGateway) and command.changes:
+        rule = RULES[commands.DropTable]
     if rule.role is None:
         return
     if isinstance(command, commands.RequestSchema) and asks_by_content(command):

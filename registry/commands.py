@@ -764,10 +764,14 @@ class ListHosts(Command, tag="HOST_LIST_REQUEST"):
 
 
 class RequestGateway(Command, tag="GATEWAY_REQUEST"):
-    """Ask for what it takes to read a channel's data in the memory of another host of the site."""
+    """Ask for what it takes to read a channel's data in the memory of another host of the site.
+
+    With `changes`, to remove its table there, which takes the right to produce the channel.
+    """
 
     channel: fields.ChannelName[Text]
     host: Annotated[Label, Meta(description="the name of the host that has the data")]
+    changes: Annotated[bool, Meta(description="to remove the channel's table there, not to read it")] = False
 
 
 class Ping(Command, tag="PING"):

@@ -24,6 +24,12 @@ class GatewayAccess:
         hello = self._connection.hello
         return hello is not None and bool(hello.site)
 
+    @property
+    def is_of_one_host(self) -> bool:
+        """Whether the hub has said that it is a member of no site."""
+        hello = self._connection.hello
+        return hello is not None and not hello.site
+
     def get(self) -> "Gateways":
         from messagehub.flight.client import Gateways
 
@@ -41,6 +47,5 @@ class GatewayAccess:
         if self._made is not None:
             self._made.abandon()
 
-    def _ask(self, channel: str, host: str, timeout: float) -> replies.GatewayFound:
-        command = commands.RequestGateway(channel=channel, host=host)
+    def _ask(self, command: commands.RequestGateway, timeout: float) -> replies.GatewayFound:
         return self._registry.reply(command, replies.GatewayFound, timeout)

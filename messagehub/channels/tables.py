@@ -5,7 +5,9 @@ import time
 from typing import Any
 
 from messagehub.arguments import json_object, whole_from
+from messagehub.channels.gateways import GatewayAccess
 from messagehub.channels.table_checks import check_append, check_mode, checked_retention, checksum_of, reader_of
+from messagehub.channels.tables_elsewhere import TablesElsewhere
 from messagehub.client.unregistered_tables import UnregisteredTables
 from messagehub.discovery.registry_client import RegistryClient
 from messagehub.discovery.via_directory import LOCK_SECONDS
@@ -36,12 +38,15 @@ _NOT_HERE = (ChannelNotFound, TableNotFound, TableOnOtherHost)
 
 
 class ChannelTables:
-    def __init__(self, registry: RegistryClient, unregistered: UnregisteredTables, *, host: str) -> None:
+    def __init__(
+        self, registry: RegistryClient, unregistered: UnregisteredTables, gateways: GatewayAccess, *, host: str
+    ) -> None:
         """`unregistered` tells the broker later of what it could not be told at once."""
         self._registry = registry
         self._files = registry.files
         self._unregistered = unregistered
         self._host = host
+        self._elsewhere = TablesElsewhere(registry, gateways, host=host)
 
     @open_files_limited()
     def publish_table(
@@ -102,6 +107,8 @@ class ChannelTables:
         if mode == "append":
             check_append(self._files, channel, text)
         self._registry.reply_or_none(command, replies.TableChecked, timeout=timeout)
+        if mode == "append":
+            self._elsewhere.check_is_not(channel, "append to")
         assert command.schema_hash is not None
         return command.schema_hash
 
@@ -125,9 +132,10 @@ class ChannelTables:
 
     @open_files_limited()
     def drop_table(self, channel: str, *, forget: bool = False, timeout: float | None = None) -> replies.TableDropped:
-        """Remove a channel's table, all its generations, from the memory of this host and from the registry.
+        """Remove a channel's table, all its generations, from the memory of its host and from the registry.
 
-        Where the registry's table is on another host, an older one of this host is removed, and that one stays.
+        A table of another host of the site is removed through the gateway there, and an older one of this host too.
+        Outside of a site, where the registry's table is on another host, only an older one of this host is removed.
         `forget`: only the registry's record ends, for a table of a host that is gone.
         """
         channel = names.check_channel(channel)
@@ -147,6 +155,9 @@ class ChannelTables:
         if forget:
             assert dropped is not None
             return dropped
+        if elsewhere is not None and self._elsewhere.is_in_site:
+            dropped = self._elsewhere.drop(channel, str(elsewhere.details["host"]), deadline)
+            elsewhere = None
         self._unregistered.discard(channel)
         try:
             here = self._files.ask(command, timeout=max(deadline - time.monotonic(), LOCK_SECONDS))
@@ -173,6 +184,7 @@ class ChannelTables:
         it. Parts of other hosts stay as they are.
         """
         channel = names.check_channel(channel)
+        self._elsewhere.check_is_not(channel, "compact")
         try:
             packed = compact(
                 self._files.tables(channel),
@@ -206,7 +218,18 @@ class ChannelTables:
         """End a channel; its members are told. A channel with a table needs `data`: the table is removed."""
         host = self._host if data else None
         command = commands.DestroyChannel(channel=channel, data=data, host=host)
-        destroyed = self._registry.reply(command, replies.ChannelDestroyed, timeout)
+        deadline = time.monotonic() + self._registry.limit(timeout)
+        try:
+            destroyed = self._registry.reply(command, replies.ChannelDestroyed, timeout)
+        except TableOnOtherHost as error:
+            if not self._elsewhere.is_in_site:
+                raise
+            dropped = self._elsewhere.drop(names.logical(channel), str(error.details["host"]), deadline)
+            left = max(deadline - time.monotonic(), 0.001)
+            try:
+                destroyed = self._registry.reply(command, replies.ChannelDestroyed, left)
+            except ChannelNotFound:  # its table was all that there was of it
+                destroyed = replies.ChannelDestroyed(channel=dropped.channel, revision=dropped.revision)
         if data:
             self._unregistered.discard(destroyed.channel)
             self._files.tables(destroyed.channel).drop()

@@ -9,6 +9,7 @@ import logging
 import os
 import threading
 from collections import deque
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from time import monotonic
@@ -19,6 +20,7 @@ import msgspec
 
 from messagehub.broker.persistence.restore import load_copy
 from messagehub.broker.polling import Polling
+from messagehub.broker.site.host_answers import way_to
 from messagehub.broker.site.link import (
     Followed,
     Gateway,
@@ -38,12 +40,14 @@ from messagehub.cluster.connections import HubConnections, SiteLeader
 from messagehub.cluster.etcd_settings import etcd_access
 from messagehub.cluster.hosts import HostEntry, SiteHosts
 from messagehub.cluster.site_file import enter_directory, write_site_file
+from messagehub.cluster.table_parts import TableParts
 from messagehub.cluster.transfer import is_half_imported
 from messagehub.errors import ConfigurationError, GatewayUnavailable, StoreError
 from messagehub.runtime.supervision import Supervisor
 from messagehub.security.credentials import server_keys
 from messagehub.setting_checks import is_loopback
 from messagehub.settings import Settings
+from messagehub.shm.channel_directory.location import directory_of
 from messagehub.shm.identity import host
 from messagehub.store.etcd import messages
 from messagehub.store.etcd.client import EtcdClient
@@ -55,7 +59,8 @@ from messagehub.store.etcd.leadership import LeaderKey
 from messagehub.store.etcd.store import EtcdStore
 from messagehub.store.memory import MemoryStore
 from messagehub.version import __version__
-from registry.records import SiteHost
+from registry import commands, replies
+from registry.records import SiteHost, Table
 
 log = logging.getLogger("messagehub.site")
 
@@ -107,6 +112,7 @@ class SiteMembership:
         self._watch: HeadWatch | None = None
         self._preparing: threading.Thread | None = None
         self._seen: HostsSeen | None = None
+        self._parts: TableParts | None = None
         self._closing = ExitStack()
         self._closing.callback(os.close, self.wake_fd)
 
@@ -158,6 +164,9 @@ class SiteMembership:
         self._closing.callback(following.join, STOP_SECONDS)
         keeping = self._supervisor.start("messagehub-hosts", self._keep_host)
         self._closing.callback(keeping.join, STOP_SECONDS)
+        directory = directory_of(self._settings)
+        self._parts = TableParts(directory, self._way_to, host=self.host, supervisor=self._supervisor)
+        self._closing.callback(self._parts.close, timeout=STOP_SECONDS)
         self._key = LeaderKey(self._client, self.site, ttl_seconds=LEADER_SECONDS)
         self._election = Election(
             self._key,
@@ -259,6 +268,17 @@ class SiteMembership:
             said = f"the hub of host {host!r} runs no Arrow Flight gateway, or has not started it yet"
             raise GatewayUnavailable(said, host=host)
         return Gateway(entry.gateway, entry.gateway_secret, entry.gateway_certificate)
+
+    def tables_seen(self, tables: Mapping[str, Table]) -> None:
+        if self._parts is not None:
+            self._parts.replace(tables)
+
+    def table_changed(self, channel: str, table: Table | None) -> None:
+        if self._parts is not None:
+            self._parts.changed(channel, table)
+
+    def _way_to(self, command: commands.RequestGateway, _timeout: float) -> replies.GatewayFound:
+        return way_to(self.gateway(command.host), command, user=self.host)
 
     def age_seconds(self) -> float:
         watch = self._watch

@@ -12,12 +12,27 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import msgspec
+
 from messagehub.errors import Forbidden, GatewayUnavailable, HubError, Unauthorized, UnknownType, is_unable
-from messagehub.flight.messages import MANIFESTS, FlightTicket, error_from
+from messagehub.flight.messages import (
+    DROP_TABLE,
+    MANIFESTS,
+    PARTS_IN_USE,
+    RELEASE,
+    RINGS,
+    FlightTicket,
+    PartsAsked,
+    PartsInUse,
+    RingRelease,
+    RingsAsked,
+    RingsListed,
+    error_from,
+)
 from messagehub.shm.errors import BlockOnOtherHost, PayloadDamaged
 from messagehub.shm.identity import host as this_host
 from messagehub.shm.tables.manifests import Manifest
-from registry import replies
+from registry import commands, replies
 
 if TYPE_CHECKING:
     from pyarrow import flight
@@ -31,8 +46,8 @@ _OPTIONS = [("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_back
 """A connection that failed must not make the next one wait."""
 T = TypeVar("T")
 
-AskGateway = Callable[[str, str, float], replies.GatewayFound]
-"""Ask the own hub for the gateway of a host, to read a channel, within so many seconds."""
+AskGateway = Callable[[commands.RequestGateway, float], replies.GatewayFound]
+"""Ask the own hub for the gateway of a host, within so many seconds."""
 
 
 class GatewayCall(NamedTuple):
@@ -50,6 +65,14 @@ class GatewayCall(NamedTuple):
         return flight.FlightCallOptions(timeout=seconds, headers=headers)
 
 
+class _About(NamedTuple):
+    """What a token is for."""
+
+    host: str
+    channel: str
+    changes: bool
+
+
 class Gateways:
     """Any thread may use it."""
 
@@ -57,7 +80,7 @@ class Gateways:
         self._ask = ask
         self._changing = threading.Lock()
         self._clients: dict[tuple[str, str], flight.FlightClient] = {}
-        self._calls: dict[tuple[str, str], GatewayCall] = {}
+        self._calls: dict[_About, GatewayCall] = {}
 
     # -- tables --------------------------------------------------------------------------------------------
 
@@ -72,6 +95,18 @@ class Gateways:
             return [Manifest.from_json(each.body.to_pybytes(), f"{host}:{channel}") for each in found]
 
         return self.call(channel, host, channel, ask)
+
+    def parts_in_use(self, asked: PartsAsked, host: str) -> PartsInUse:
+        """Return which parts of another host's memory the manifests of a host name."""
+        return self._acted(asked.channel, host, PARTS_IN_USE, asked, PartsInUse)
+
+    def drop_table(self, channel: str, host: str, *, timeout: float) -> list[int]:
+        """Remove a channel's table from the memory of that host; return its generations."""
+
+        def act(call: GatewayCall) -> list[int]:
+            return _action(call, DROP_TABLE, FlightTicket(channel=channel), list[int], timeout)
+
+        return self.call(channel, host, channel, act, changes=True)
 
     def table(self, ticket: FlightTicket, host: str, name: str, *, rows: int, size_bytes: int) -> Any:
         """Return a table or a part of one; refuse one whose manifest says another number of rows."""
@@ -94,27 +129,42 @@ class Gateways:
 
         return self.call(ticket.channel, host, name, ask)
 
+    # -- rings ---------------------------------------------------------------------------------------------
+
+    def rings(self, asked: RingsAsked, host: str) -> RingsListed:
+        """Return the rings of a channel on that host, as they are now."""
+        return self._acted(asked.channel, host, RINGS, asked, RingsListed)
+
+    def release(self, asked: RingRelease, host: str) -> int:
+        """Let go of items of a ring that is held there."""
+        return self._acted(asked.channel, host, RELEASE, asked, int)
+
+    def _acted(self, channel: str, host: str, name: str, asked: msgspec.Struct, kind: type[T]) -> T:
+        return self.call(channel, host, channel, lambda call: _action(call, name, asked, kind, CALL_SECONDS))
+
     # -- calls ---------------------------------------------------------------------------------------------
 
-    def call(self, channel: str, host: str, name: str, use: Callable[[GatewayCall], T]) -> T:
+    def call(self, channel: str, host: str, name: str, use: Callable[[GatewayCall], T], *, changes: bool = False) -> T:
         """Call the gateway of a host about a channel. `name` is what is read there, for errors.
 
-        A connection and a token that were used before may be of a gateway that is gone: then it is tried once more.
+        `changes`: the call is to remove the channel's table, which takes another token. A connection and a token that
+        were used before may be of a gateway that is gone: then it is tried once more.
         """
         from pyarrow import ArrowException
 
-        was_known = (host, channel) in self._calls
+        about = _About(host, channel, changes)
+        was_known = about in self._calls
         try:
-            return use(self._call(channel, host))
+            return use(self._call(about))
         except (GatewayUnavailable, UnknownType) as error:
             raise BlockOnOtherHost(name, host, this_host(), error.message) from error
         except (ArrowException, OSError) as error:
-            self.forget(channel, host)
+            self._forget(about)
             told = error_from(getattr(error, "extra_info", None) or b"")
             if told is not None and not isinstance(told, Unauthorized):
                 raise told from None
             if was_known:
-                return self.call(channel, host, name, use)
+                return self.call(channel, host, name, use, changes=changes)
             why = told.message if told is not None else _reason(error)
             raise BlockOnOtherHost(name, host, this_host(), f"its gateway does not answer: {why}") from None
         except HubError as error:
@@ -123,12 +173,12 @@ class Gateways:
             said = f"the hub of this host does not say where its gateway is: {error.message}"
             raise BlockOnOtherHost(name, host, this_host(), said) from error
 
-    def forget(self, channel: str, host: str) -> None:
+    def _forget(self, about: _About) -> None:
         """Ask the own hub again before the next call."""
         with self._changing:
-            call = self._calls.pop((host, channel), None)
+            call = self._calls.pop(about, None)
             if call is not None:
-                self._clients.pop((host, call.location), None)
+                self._clients.pop((about.host, call.location), None)
 
     def close(self) -> None:
         with self._changing:
@@ -142,17 +192,18 @@ class Gateways:
         _of_parent.extend(self._clients.values())
         _of_parent.extend(self._calls.values())
 
-    def _call(self, channel: str, host: str) -> GatewayCall:
-        known = self._calls.get((host, channel))
+    def _call(self, about: _About) -> GatewayCall:
+        host, channel, changes = about
+        known = self._calls.get(about)
         if known is not None and time.monotonic() < known.renew_at:
             return known
-        found = self._ask(channel, host, CALL_SECONDS)
+        found = self._ask(commands.RequestGateway(channel=channel, host=host, changes=changes), CALL_SECONDS)
         with self._changing:
             client = self._clients.get((host, found.location))
             if client is None:
                 client = self._clients[host, found.location] = _connected(found)
             renew_at = time.monotonic() + _RENEW_SHARE * found.valid_seconds
-            call = self._calls[host, channel] = GatewayCall(client, found.location, found.token, renew_at)
+            call = self._calls[about] = GatewayCall(client, found.location, found.token, renew_at)
         return call
 
 
@@ -181,6 +232,17 @@ def open_stream(call: GatewayCall, ticket: FlightTicket, *, seconds: float | Non
     from pyarrow import flight
 
     return call.client.do_get(flight.Ticket(ticket.to_bytes()), call.options(seconds))
+
+
+def _action(call: GatewayCall, name: str, asked: msgspec.Struct, kind: type[T], seconds: float) -> T:
+    from pyarrow import flight
+
+    results = call.client.do_action(flight.Action(name, msgspec.json.encode(asked)), call.options(seconds))
+    content = b"".join(each.body.to_pybytes() for each in results)
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.DecodeError as error:
+        raise PayloadDamaged(name, f"the gateway at {call.location} answers something else: {error}") from None
 
 
 def _connected(found: replies.GatewayFound) -> "flight.FlightClient":

@@ -6,7 +6,7 @@ with the codec that readers on their own host use, and gets the same values.
 """
 
 import struct
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
 
@@ -20,6 +20,14 @@ RING_KEY = b"messagehub.ring"
 """Where the metadata of a stream's schema has the `RingInfo`."""
 MANIFESTS = "manifests"
 """The action that gives the manifests of a channel's tables, oldest first."""
+DROP_TABLE = "drop-table"
+"""The action that removes a channel's table from the memory of the gateway's host; it gives the generations."""
+PARTS_IN_USE = "parts-in-use"
+"""The action by which the hub of another host hears which parts there the manifests of this host name."""
+RINGS = "rings"
+"""The action that lists the rings of a channel, and what is known of rings that were removed."""
+RELEASE = "release"
+"""The action by which whoever holds a ring lets go of the items up to one."""
 MESSAGE_BYTES = 1 << 20
 """How many bytes of items are sent in one message, if the reader is so far behind: a message costs as much as several
 items do. It is a part of what a reader takes ahead (`remote_ring.QUEUED_BYTES`)."""
@@ -29,6 +37,7 @@ ALIGNMENT = 64
 ITEM = struct.Struct("=10Q")
 """What is known of an item: sequence, last lost sequence (of a gap, else 0), epoch, nanoseconds since 1970, shape (4),
 length, and where it begins in the payload."""
+Asked = TypeVar("Asked")
 IDLE_SECONDS = 1.0
 """So often a stream of a ring says that it goes on while nothing is written."""
 
@@ -43,6 +52,8 @@ class FlightTicket(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True
     """Of a table; the newest without one."""
     part: str | None = None
     """One part of a table, by its name; all of them without one."""
+    rows: tuple[Annotated[int, msgspec.Meta(ge=0)], Annotated[int, msgspec.Meta(ge=0)]] | None = None
+    """Of that part: the first row, and how many rows."""
     block: str | None = None
     """A ring, by its name in shared memory."""
     start: str | int | list[str | int] = "oldest"
@@ -55,6 +66,8 @@ class FlightTicket(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True
     verify: bool = False
     newest: bool = False
     """Of a ring: only its newest item."""
+    hold: str = ""
+    """Of a ring: give no items, only hold them from the start on, under this name (`RingRelease`)."""
     consumer_id: str = ""
 
     def to_bytes(self) -> bytes:
@@ -99,6 +112,73 @@ class RingInfo(msgspec.Struct, kw_only=True, frozen=True):
     was_over: bool
     """Whether its producer had ended it, or died, before this reader came."""
     state: RemoteRingState
+
+
+def decoded(content: bytes, kind: type[Asked]) -> Asked:
+    """Return what an action was asked; MalformedRequest says what is wrong with it."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.DecodeError as error:
+        raise MalformedRequest(f"the body of the action is not what it takes: {error}") from None
+
+
+@decodable
+class ListedRing(msgspec.Struct, kw_only=True, frozen=True):
+    """A ring of a channel, as somebody sees it who does not read it."""
+
+    block: str
+    """Its name in shared memory."""
+    block_id: str
+    payload_format: int
+    description: bytes
+    capacity: int
+    overwrites: bool
+    """Whether its producer overwrites what was not read."""
+    head: int
+    epoch: int
+    has_writer: bool
+
+
+@decodable
+class RingsAsked(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    channel: str
+    removed: list[str] = []
+    """Ids of rings that may have been removed."""
+
+
+@decodable
+class RingsListed(msgspec.Struct, kw_only=True, frozen=True):
+    rings: list[ListedRing]
+    removed: dict[str, int | None]
+    """The last sequence of each ring that was asked for and removed, by id; None where nothing is known of it."""
+
+
+@decodable
+class RingRelease(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    channel: str
+    hold: str
+    sequence: int
+    """The last item that is not needed any more."""
+
+
+@decodable
+class PartsAsked(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    channel: str
+    host: str
+    """Where the parts are."""
+    transactions: list[str] = []
+    """Those that are open there."""
+
+
+@decodable
+class PartsInUse(msgspec.Struct, kw_only=True, frozen=True):
+    """What the manifests of a host name on another one, as it is at one moment."""
+
+    parts: list[str]
+    open: list[str]
+    """Of the transactions that were asked for: those whose job goes on."""
+    committed: list[str]
+    """Those whose parts are named, or were superseded since."""
 
 
 def start_of(ticket: FlightTicket, end: Position) -> Start:

@@ -54,6 +54,15 @@ class RemoteSnapshot:
         self._host = host
         self._gateways = gateways
 
+    @property
+    def generation(self) -> int:
+        return self.manifest.generation
+
+    @property
+    def host(self) -> str:
+        """Where the manifest is."""
+        return self._host
+
     def table(self, *, verify: bool = False) -> Any:
         manifest, name = self.manifest, f"{self._channel} (generation {self.manifest.generation})"
         if {part.host or self._host for part in manifest.parts} == {self._host}:
@@ -70,6 +79,9 @@ class RemoteSnapshot:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Nothing is held."""
+
+    def close(self) -> None:
         """Nothing is held."""
 
 

@@ -1,6 +1,7 @@
 """Tokens by which a hub of a site lets its clients read one channel through the gateway of another host.
 
-Rule 1: a hub gives a token after it has checked the client's right to consume the channel, by its own keys and tokens.
+Rule 1: a hub gives a token after it has checked the client's right to consume the channel (to produce it, where the
+token is for removing a table), by its own keys and tokens.
 The gateway trusts that, because only the hubs of the site know the secret of its host, which they read in etcd.
 Rule 2: a token is for one host, one channel and a time. It is looked at before the first byte of a call.
 Rule 3: the times in it are by the clock of the host that gave it, and the clocks of two hosts may differ by hours. So a
@@ -27,6 +28,8 @@ class GatewayClaim(msgspec.Struct, kw_only=True, frozen=True):
     user: str
     """Who reads: the host of the hub that gave the token, and what that hub calls its client."""
     expires_at: float
+    changes: bool = False
+    """Whether it is for removing the channel's table, and not for reading."""
 
 
 def signed_token(secret: str, claim: GatewayClaim) -> str:

@@ -1,10 +1,12 @@
 """What is there to read of a channel, and the right refusal when there is nothing."""
 
+import contextlib
 import difflib
 import json
 import os
 import re
-from typing import Final
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -13,29 +15,39 @@ from messagehub.errors import ChannelNotFound, ChannelNotReady, HubError, Schema
 from messagehub.shm.errors import BlockOnOtherHost, TableMissing
 from messagehub.shm.identity import host
 from messagehub.shm.tables.snapshot import Snapshot
+from messagehub.spark.elsewhere import (
+    channels_of_site,
+    may_be_elsewhere,
+    short_gateways,
+    snapshot_elsewhere,
+    table_host,
+)
 from messagehub.spark.errors import BadOption, GenerationGone
 from messagehub.spark.options import Options
 from messagehub.spark.schema_mapping import commented, schema_hash, schema_text, written_schema
 from registry.formats import arrow
+
+if TYPE_CHECKING:
+    from messagehub.flight.remote_tables import RemoteSnapshot
 
 CHANNEL: Final = pa.field("channel", pa.string())
 """Of a stream of many channels: where a row comes from."""
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 
 
-def newest_snapshot(options: Options) -> Snapshot:
-    """The chosen generation, by default the newest; close it when done."""
+def newest_snapshot(options: Options) -> "Snapshot | RemoteSnapshot":
+    """The chosen generation, by default the newest, from the host that has its manifest; close it when done."""
     try:
-        return options.tables().open(options.generation)
+        return snapshot_elsewhere(options) or options.tables().open(options.generation)
     except TableMissing:
         pass
-    if options.generation is not None and options.tables().generations():
+    if options.generation is not None and (options.tables().generations() or table_host(options) is not None):
         raise generation_gone(options, options.generation)
     raise nothing_to_read(options, "publish a table to it, or follow its live data with spark.readStream")
 
 
 def generation_gone(options: Options, generation: int) -> HubError:
-    known = options.tables().generations()
+    known = known_generations(options)
     return GenerationGone(
         f"generation {generation} of channel {options.channel!r} is not there (any more); "
         f"there are: {', '.join(map(str, known)) or 'none'}. Load it again, for a view with CREATE OR "
@@ -45,6 +57,24 @@ def generation_gone(options: Options, generation: int) -> HubError:
     )
 
 
+def known_generations(options: Options) -> list[int]:
+    """Return the generations of the channel's table, on the host that has the newest.
+
+    There are none while that host cannot be asked.
+    """
+    at = table_host(options)
+    if at is None:
+        return options.tables().generations()
+    with short_gateways(options) as gateways, contextlib.suppress(HubError):
+        return [each.generation for each in gateways.manifests(options.channel, at)]
+    return []
+
+
+def has_table(options: Options) -> bool:
+    """Return whether there is a table of the channel, here or on another host."""
+    return bool(options.tables().generations()) or table_host(options) is not None
+
+
 def nothing_to_read(options: Options, advice: str) -> HubError:
     """Elsewhere, known but empty, or not known at all; then with the name that was perhaps meant."""
     from messagehub.hub import MessageHub
@@ -52,10 +82,11 @@ def nothing_to_read(options: Options, advice: str) -> HubError:
     directory = options.directory()
     with MessageHub(options.settings()) as hub:
         found = hub.discover(options.channel)
-    for block in found.blocks if found is not None else ():
+        is_in_site = hub.site is not None
+    for block in found.blocks if found is not None and not is_in_site else ():
         if block.host not in (None, host()):
             return BlockOnOtherHost(block.shm_name, str(block.host), host())
-    if os.path.isdir(directory.channel_path(options.channel)):
+    if os.path.isdir(directory.channel_path(options.channel)) or (is_in_site and found is not None):
         return ChannelNotReady(
             f"channel {options.channel!r} has no table to read yet: {advice}", channel=options.channel
         )
@@ -68,11 +99,14 @@ def nothing_to_read(options: Options, advice: str) -> HubError:
     )
 
 
-def schema_of(snapshot: Snapshot) -> pa.Schema:
+def schema_of(snapshot: "Snapshot | RemoteSnapshot") -> pa.Schema:
     """As its writer declared it; a table without a declaration speaks for itself."""
     details = snapshot.manifest.details
     text = details.get("schema")
-    schema = arrow.to_arrow(text) if isinstance(text, str) else snapshot.part(0).schema
+    if isinstance(text, str):
+        schema = arrow.to_arrow(text)
+    else:
+        schema = snapshot.part(0).schema if isinstance(snapshot, Snapshot) else snapshot.schema()
     return commented(schema, details.get("comments"))
 
 
@@ -91,31 +125,39 @@ def available_schema(options: Options) -> pa.Schema:
 
 def _data_schema(options: Options) -> pa.Schema:
     if options.is_of_many_channels:
-        from messagehub.spark.rings import rings
-
         # By name: block ids are random, and the same channels are to give the same schema.
-        for ring in sorted(rings(options), key=lambda each: each.channel):
-            return ring.schema()
+        for schema in _ring_schemas(options):
+            return schema
         raise ChannelNotFound(
             f"no channel in domain {options.directory().domain!r} on this host matches {options.channel!r} and has a"
             " producer: start one, or say .schema(…) with a column channel string. Patterns are for readStream:"
             " spark.read reads the table of one channel; read each, and union them"
         )
-    if options.generation is not None or options.tables().generations():
+    if options.generation is not None or has_table(options):
         with newest_snapshot(options) as snapshot:
             return schema_of(snapshot)
+    for schema in _ring_schemas(options):
+        return schema
+    raise nothing_to_read(options, "publish a table to it, or start its producer")
+
+
+def _ring_schemas(options: Options) -> Iterator[pa.Schema]:
+    """Give the schemas of the rings of this host, by their channels, and then of those of other hosts."""
     from messagehub.spark.rings import rings
 
-    for ring in rings(options):
-        return ring.schema()
-    raise nothing_to_read(options, "publish a table to it, or start its producer")
+    for ring in sorted(rings(options), key=lambda each: each.channel):
+        yield ring.schema()
+    if may_be_elsewhere(options):
+        from messagehub.spark.rings_elsewhere import RingsElsewhere
+
+        with contextlib.closing(RingsElsewhere(options)) as elsewhere:
+            for found in elsewhere.rings(channels_of_site(options), {}):
+                yield found.schema()
 
 
 def check_streamed(options: Options) -> None:
     """Refuse to begin a stream of a channel that has only a table: nothing of that would come."""
-    from messagehub.spark.rings import rings
-
-    if not options.is_of_many_channels and options.tables().generations() and not rings(options):
+    if not options.is_of_many_channels and has_table(options) and next(_ring_schemas(options), None) is None:
         raise BadOption(
             f"channel {options.channel!r} holds a table and no live data: spark.read reads it; readStream is for"
             " channels that a producer writes to"

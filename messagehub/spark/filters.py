@@ -6,7 +6,7 @@ that does. To Spark NaN equals NaN and is larger than any number; whatever canno
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +20,9 @@ from messagehub.spark.channels import schema_of
 from messagehub.spark.options import Options
 from messagehub.spark.reader import TableReader
 from messagehub.spark.tracebacks import messages_only
+
+if TYPE_CHECKING:
+    from messagehub.flight.remote_tables import RemoteSnapshot
 
 _COMPARISONS: Final[dict[type[spark.Filter], Callable[[Any, Any], Any]]] = {
     spark.EqualTo: pc.equal,
@@ -94,7 +97,7 @@ class FilteringTableReader(TableReader):
                 kept = predicate.keep(kept)
             yield kept
 
-    def _wanted_parts(self, snapshot: Snapshot) -> list[tuple[int, Part]]:
+    def _wanted_parts(self, snapshot: "Snapshot | RemoteSnapshot") -> list[tuple[int, Part]]:
         usable = _ordered_alike(self._predicates, schema_of(snapshot), self._schema)
         return [
             (index, part)

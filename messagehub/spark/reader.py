@@ -2,7 +2,8 @@
 
 Rule 1: the generation is chosen once, when the read is planned; its tasks open that one and no other. It stays for
 the grace time of its retention after it is superseded, and as long as a task holds it.
-Rule 2: a block is read where its memory is; a task on another host of the site gets it through the gateway there.
+Rule 2: a read is planned on any host of the site: the manifest comes from the host that has it. A block is read where
+its memory is; a task on another host gets its rows through the gateway there.
 Rule 3: partitions are as large as Spark makes those of files, so that many small appends do not become many tasks.
 """
 
@@ -10,6 +11,7 @@ import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -20,18 +22,17 @@ from messagehub.shm.identity import host
 from messagehub.shm.tables.manifests import Part
 from messagehub.shm.tables.snapshot import Snapshot, whole_part
 from messagehub.spark.channels import generation_gone, newest_snapshot, schema_of
-from messagehub.spark.hubs import hub_of
+from messagehub.spark.elsewhere import short_gateways
 from messagehub.spark.options import Options
 from messagehub.spark.schema_mapping import check_columns, conform, read_schema
 from messagehub.spark.tracebacks import messages_only
-from registry import commands, replies
+
+if TYPE_CHECKING:
+    from messagehub.flight.remote_tables import RemoteSnapshot
 
 BATCH_ROWS = 65_536
 OPEN_BYTES = 4 << 20
 """So many bytes could be read in the time that opening a block takes, as `spark.sql.files.openCostInBytes`."""
-
-ROW_BYTES = 1024
-"""For the time that a block of another host may take: few rows are longer."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class PartShare:
     part_rows: int
     offset: int
     rows: int
+    size_bytes: int
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,8 @@ class Shares(InputPartition):
     """What one task reads: shares of one generation that lie on one host."""
 
     generation: int
-    planned_on: str
+    home: str
+    """Where the manifest is."""
     host: str
     shares: tuple[PartShare, ...]
 
@@ -67,10 +70,14 @@ class TableReader(DataSourceReader):
         with newest_snapshot(self._options) as snapshot:
             found = self._wanted_parts(snapshot)
             return partitions_of(
-                found, snapshot.generation, self._options.max_partition_bytes, cores=os.cpu_count() or 1
+                found,
+                snapshot.generation,
+                self._options.max_partition_bytes,
+                cores=os.cpu_count() or 1,
+                home=snapshot.host,
             )
 
-    def _wanted_parts(self, snapshot: Snapshot) -> list[tuple[int, Part]]:
+    def _wanted_parts(self, snapshot: "Snapshot | RemoteSnapshot") -> list[tuple[int, Part]]:
         """Return the parts to read, with their places in the manifest."""
         return list(enumerate(snapshot.manifest.parts))
 
@@ -82,9 +89,9 @@ class TableReader(DataSourceReader):
 
 
 def partitions_of(
-    parts: list[tuple[int, Part]], generation: int, max_bytes: int, *, cores: int
+    parts: list[tuple[int, Part]], generation: int, max_bytes: int, *, cores: int, home: str
 ) -> list[InputPartition]:
-    """Return the partitions over parts of a generation, in the order of their rows.
+    """Return the partitions over parts of a generation, in the order of their rows. `home` has the manifest.
 
     As Spark does with files: a partition has up to `max_bytes`, and less where all cores would not have work. A block
     counts for its size and for the opening.
@@ -92,7 +99,7 @@ def partitions_of(
     per_core = sum(part.size_bytes + OPEN_BYTES for _, part in parts) // max(cores, 1)
     most = min(max_bytes, max(OPEN_BYTES, per_core))
     found: list[InputPartition] = []
-    for where, neighbours in itertools.groupby(parts, key=lambda one: one[1].host or host()):
+    for where, neighbours in itertools.groupby(parts, key=lambda one: one[1].host or home):
         packed: list[PartShare] = []
         size = 0
         for index, part in neighbours:
@@ -101,11 +108,11 @@ def partitions_of(
             for start, stop in itertools.pairwise(bounds):
                 share_bytes = part.size_bytes // count
                 if packed and size + share_bytes > most:
-                    found.append(Shares(generation, host(), where, tuple(packed)))
+                    found.append(Shares(generation, home, where, tuple(packed)))
                     packed, size = [], 0
-                packed.append(PartShare(index, part.name, part.rows, start, stop - start))
+                packed.append(PartShare(index, part.name, part.rows, start, stop - start, share_bytes))
                 size += share_bytes + OPEN_BYTES
-        found.append(Shares(generation, host(), where, tuple(packed)))
+        found.append(Shares(generation, home, where, tuple(packed)))
     return found
 
 
@@ -115,7 +122,7 @@ def _batches(options: Options, partition: Shares) -> Iterator[pa.RecordBatch]:
         yield from _fetched(options, partition)
         return
     tables = options.tables()
-    if partition.planned_on != here:  # the manifest is on another host; the blocks are here
+    if partition.home != here:  # the blocks are here
         for share in partition.shares:
             try:
                 table = whole_part(os.path.join(tables.path, share.name), share.part_rows)
@@ -135,24 +142,14 @@ def _batches(options: Options, partition: Shares) -> Iterator[pa.RecordBatch]:
 
 def _fetched(options: Options, partition: Shares) -> Iterator[pa.RecordBatch]:
     """Give the rows of blocks that are on another host; BlockOnOtherHost where its gateway cannot be reached."""
-    from messagehub.flight.client import Gateways
     from messagehub.flight.messages import FlightTicket
 
-    with hub_of(options) as hub:
-
-        def ask(channel: str, at: str, timeout: float) -> replies.GatewayFound:
-            found = hub.ask(commands.RequestGateway(channel=channel, host=at), timeout=timeout)
-            assert isinstance(found, replies.GatewayFound)
-            return found
-
-        gateways = Gateways(ask)
+    with short_gateways(options) as gateways:
         try:
             for share in partition.shares:
-                ticket = FlightTicket(channel=options.channel, kind="table", part=share.name)
-                size = share.part_rows * ROW_BYTES
-                table = gateways.table(ticket, partition.host, share.name, rows=share.part_rows, size_bytes=size)
-                yield from table.slice(share.offset, share.rows).to_batches(max_chunksize=BATCH_ROWS)
+                rows = (share.offset, share.rows)
+                ticket = FlightTicket(channel=options.channel, kind="table", part=share.name, rows=rows)
+                table = gateways.table(ticket, partition.host, share.name, rows=share.rows, size_bytes=share.size_bytes)
+                yield from table.to_batches(max_chunksize=BATCH_ROWS)
         except NothingThere:
             raise generation_gone(options, partition.generation) from None
-        finally:
-            gateways.close()

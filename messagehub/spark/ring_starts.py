@@ -1,25 +1,27 @@
 """Where a new streaming query over rings begins, and whether a checkpoint is of the channels that it reads."""
 
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from messagehub.shm.rings.read_results import Item, Position, Start
-from messagehub.shm.rings.ring import open_reader
+from messagehub.shm.rings.read_results import Position, Start
 from messagehub.spark.errors import BadOption
 from messagehub.spark.options import EARLIEST, LATEST, Options
 from messagehub.spark.rings import Ring
 from registry.topics.patterns import Patterns
 
+if TYPE_CHECKING:
+    from messagehub.spark.rings_elsewhere import RingOnOtherHost
+
 _AHEAD_SECONDS = 60.0
 
 
-def starts(options: Options, rings: list[Ring]) -> dict[str, Start]:
+def starts(options: Options, rings: "Sequence[Ring | RingOnOtherHost]") -> dict[str, Start]:
     """Return, for each ring that is there when the query is new, what of it is read first."""
     if options.starting_at is not None:
         if options.starting_at > time.time() + _AHEAD_SECONDS:
             raise BadOption("option startingTimestamp is a time that has not come yet: it is in milliseconds")
-        return {ring.block_id: _since(ring, int(options.starting_at * 1e9)) for ring in rings}
+        return {ring.block_id: ring.since(int(options.starting_at * 1e9)) for ring in rings}
     said = options.starting_offsets
     wanted = said if isinstance(said, dict) else {}
     unknown = sorted(wanted.keys() - {ring.block_id for ring in rings})
@@ -32,7 +34,7 @@ def starts(options: Options, rings: list[Ring]) -> dict[str, Start]:
     return {ring.block_id: _at(ring, wanted.get(ring.block_id, other)) for ring in rings}
 
 
-def _at(ring: Ring, sequence: int) -> Start:
+def _at(ring: "Ring | RingOnOtherHost", sequence: int) -> Start:
     if sequence in (EARLIEST, LATEST):
         return "oldest" if sequence == EARLIEST else "latest"
     state = ring.state()
@@ -41,15 +43,6 @@ def _at(ring: Ring, sequence: int) -> Start:
             f"sequence {sequence} is beyond the end of block {ring.block_id!r}, whose next one is {state['head'] + 1}"
         )
     return Position(ring.block_id, state["epoch"], max(sequence, 1) - 1)
-
-
-def _since(ring: Ring, at_ns: int) -> Start:
-    """The first payload that is there and was not written before that time."""
-    with open_reader(ring.path, start="oldest", lossless=False, wait_for_writer=True) as reader:
-        while (found := reader.take()) is not None:
-            if isinstance(found, Item) and found.written_ns >= at_ns:
-                return Position(ring.block_id, found.epoch, found.sequence - 1)
-    return "latest"
 
 
 def check_checkpoint(options: Options, start: Mapping[str, Mapping[str, Any]]) -> None:

@@ -11,10 +11,12 @@ from typing import Any, Final
 import pyarrow as pa
 
 from messagehub.shm.errors import DataBlockError
+from messagehub.shm.identity import host
 from messagehub.shm.layout import HEADER_BYTES, Header, Kind, PayloadFormat
 from messagehub.shm.mapped_file import Segment
 from messagehub.shm.payloads import codec_of
-from messagehub.shm.rings.ring import peek
+from messagehub.shm.rings.read_results import Item, Position, Start
+from messagehub.shm.rings.ring import open_reader, peek
 from messagehub.spark.options import Options
 
 RAW: Final = pa.schema([pa.field("value", pa.binary())])
@@ -38,15 +40,33 @@ class Ring:
         """The words that change: head, epoch, has_ended, has_writer."""
         return peek(self.path)[1]
 
+    @property
+    def host(self) -> str:
+        return host()
+
     def schema(self) -> pa.Schema:
-        if self.header.payload_format == PayloadFormat.RAW:
-            return RAW
-        codec: Any = codec_of(self.header.payload_format, self.description, self.path)
-        if self.header.payload_format == PayloadFormat.NUMPY:
-            dtype = codec.dtype
-            columns = {"value": dtype} if dtype.names is None else {name: dtype[name] for name in dtype.names}
-            return pa.schema([pa.field(name, pa.from_numpy_dtype(kind)) for name, kind in columns.items()])
-        return codec.schema
+        return schema_of_ring(self.header.payload_format, self.description, self.path)
+
+    def since(self, at_ns: int) -> Start:
+        """Return the position before the first item that is there and was not written before that time."""
+        with open_reader(self.path, start="oldest", lossless=False, wait_for_writer=True) as reader:
+            while (found := reader.take()) is not None:
+                if isinstance(found, Item) and found.written_ns >= at_ns:
+                    return Position(self.block_id, found.epoch, found.sequence - 1)
+        return "latest"
+
+
+def schema_of_ring(payload_format: int, description: bytes, path: str) -> pa.Schema:
+    """Return what the payloads of a ring look like as rows."""
+    if payload_format == PayloadFormat.RAW:
+        return RAW
+    codec: Any = codec_of(PayloadFormat(payload_format), description, path)
+    if payload_format == PayloadFormat.NUMPY:
+        dtype = codec.dtype
+        columns = {"value": dtype} if dtype.names is None else {name: dtype[name] for name in dtype.names}
+        return pa.schema([pa.field(name, pa.from_numpy_dtype(kind)) for name, kind in columns.items()])
+    schema: pa.Schema = codec.schema
+    return schema
 
 
 def rings(options: Options) -> list[Ring]:

@@ -122,8 +122,9 @@ def check_droppable(channel: Channel, host: str | None) -> Table:
         raise TableNotFound(f"channel {channel.name!r} has no table", channel=channel.name)
     if host is not None and table.host is not None and table.host != host:
         raise TableOnOtherHost(
-            f"the table of channel {channel.name!r} is in the memory of host {table.host!r}, this is {host!r}: drop it"
-            " there, or have only its record removed if that host is gone (forget)",
+            f"the table of channel {channel.name!r} is in the memory of host {table.host!r}, this is {host!r}: run"
+            f" `messagehub tables drop {channel.name}` there, or have only its record removed if that host is gone"
+            " (forget)",
             channel=channel.name,
             host=table.host,
         )

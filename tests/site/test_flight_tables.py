@@ -1,11 +1,14 @@
 """Tables of another host of the site: read by the same calls, with the same values and the same errors."""
 
+import time
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from messagehub import Gap, SchemaMismatch
+from messagehub.broker.host_watcher.tables import DROP_SECONDS
+from messagehub.errors import TableNotFound, TableOnOtherHost
 from messagehub.shm.errors import BlockOnOtherHost
 from registry.formats import arrow
 from tests.integration.harness import PATIENCE_SECONDS, eventually
@@ -131,3 +134,114 @@ def test_a_task_of_spark_reads_a_part_of_another_host(hosts: Site, tmp_path: Pat
                 found = [batch.to_pydict() for batch in reader.read(partition)]
                 assert found == [{"x": [value]}], found
         """)
+
+
+READ = """
+from messagehub.spark.channels import available_schema
+from messagehub.spark.options import Options
+from messagehub.spark.reader import TableReader
+from messagehub.spark.schema_mapping import struct_of
+def read(channel, **given):
+    where = {"dir": str(hub.settings.dir), "domain": hub.settings.domain}
+    options = Options.parse({"channel": channel} | where | given)
+    reader = TableReader(options, struct_of(available_schema(options)))
+    return reader, reader.partitions()
+def values(reader, partitions):
+    return [value for one in partitions for batch in reader.read(one) for value in batch.column("x").to_pylist()]
+"""
+"""As Spark plans and runs a read, but in one process."""
+
+
+def test_a_read_of_spark_is_planned_on_any_host(hosts: Site, tmp_path: Path) -> None:
+    said = str(tmp_path / "parts")
+    with process_on(hosts["alpha"]) as there, process_on(hosts["beta"]) as near:
+        near.do(WRITE_PART.format("t.planned", 2, said))
+        there.do(WRITE_PART.format("t.planned", 1, said) + COMMIT)
+        near.do(
+            READ
+            + """
+reader, (home, away) = read("t.planned")
+assert (home.host, away.host, home.home) == ("beta", "alpha", "alpha"), (home, away)
+assert values(reader, [home, away]) == [2, 1]
+"""
+        )
+        there.do(f'{PUBLISH}hub.publish_table("t.large", TABLE)')
+        near.do(
+            READ
+            + """
+reader, partitions = read("t.large", maxPartitionBytes="2000")
+assert len(partitions) > 3, partitions
+assert values(reader, partitions) == list(range(1000))
+hub.publish_table("t.large", pa.table({"x": [7]}))  # here: from now on this is the table
+assert values(*read("t.large")) == [7]
+from messagehub.spark.errors import GenerationGone
+try:
+    read("t.planned", generation="9")
+    raise AssertionError("it was read")
+except GenerationGone as error:
+    assert "there are: 1" in str(error), error
+"""
+        )
+
+
+def test_what_would_hide_the_table_of_another_host_is_refused(hosts: Site) -> None:
+    with process_on(hosts["alpha"]) as there, on(hosts["beta"]) as here:
+        here.publish_table("t.hidden", TABLE.slice(0, 1))
+        there.do(f'{PUBLISH}hub.publish_table("t.hidden", TABLE)')
+        with pytest.raises(TableOnOtherHost, match="'alpha', this is 'beta': append on that host"):
+            here.publish_table("t.hidden", TABLE.slice(0, 1), mode="append")
+        with pytest.raises(TableOnOtherHost, match=r"run `messagehub tables compact t\.hidden` on that host"):
+            here.compact_table("t.hidden")
+        found = here.discover("t.hidden")
+        assert found is not None
+        assert found.table is not None
+        assert (found.table.host, found.table.rows) == ("alpha", 1000)
+
+
+def test_a_table_of_another_host_is_dropped_from_here(hosts: Site) -> None:
+    with process_on(hosts["alpha"]) as there, on(hosts["beta"]) as here:
+        there.do(f'{PUBLISH}hub.publish_table("t.dropped", TABLE)')
+        dropped = here.drop_table("t.dropped")
+        assert (dropped.table.host, dropped.table.rows) == ("alpha", 1000)
+        there.do("""
+            from messagehub.shm.channel_directory.location import directory_of
+            from messagehub.shm.tables import manifests
+            assert manifests.generations(directory_of(hub.settings).tables_path("t.dropped")) == []
+            assert not any(one.channel == "t.dropped" for one in hub.tables())
+        """)
+        with pytest.raises(TableNotFound):
+            here.drop_table("t.dropped")
+        there.do(f'{PUBLISH}hub.publish_table("t.destroyed", TABLE)')
+        assert here.destroy_channel("t.destroyed", data=True).channel == "t.destroyed"
+        assert here.discover("t.destroyed") is None
+
+
+def test_an_older_table_of_a_third_host_does_not_come_back_when_the_newest_is_dropped(hosts: Site) -> None:
+    with process_on(hosts["alpha"]) as there, on(hosts["beta"]) as here:
+        there.do(f'{PUBLISH}hub.publish_table("t.older", TABLE)')
+        here.publish_table("t.older", TABLE.slice(0, 1))
+        eventually(
+            lambda: hosts["alpha"].ask({"type": "DISCOVERY_REQUEST", "channel": "t.older"})["table"]["rows"] == 1
+        )
+        there.do("""
+            hub.drop_table("t.older")  # both: the newest on beta, and its own
+            hub.publish_table("t.left", pa.table({"x": [1]}))
+        """)
+        here.publish_table("t.left", TABLE.slice(0, 1))
+        eventually(lambda: hosts["alpha"].ask({"type": "DISCOVERY_REQUEST", "channel": "t.left"})["table"]["rows"] == 1)
+        here.drop_table("t.left")
+        deadline = time.monotonic() + DROP_SECONDS + 2.0
+        while time.monotonic() < deadline:
+            assert here.tables("t.left") == []
+            assert here.tables("t.older") == []
+            time.sleep(0.25)
+
+
+def test_a_table_that_cannot_be_dropped_from_here_says_what_to_run_where(hosts: Site) -> None:
+    if "closed" not in hosts.hubs:
+        hosts.add("closed", "--no-http", "--no-gateway")
+    with process_on(hosts["closed"]) as there, on(hosts["beta"]) as here:
+        there.do(f'{PUBLISH}hub.publish_table("t.closed", TABLE)')
+        with pytest.raises(TableOnOtherHost, match=r"no Arrow Flight gateway.* `messagehub tables drop t.closed` on"):
+            here.drop_table("t.closed")
+        assert [one.channel for one in here.tables("t.closed")] == ["t.closed"]

@@ -154,7 +154,7 @@ def manifest_of(sizes: list[int], hosts: list[str] | None = None) -> Manifest:
 
 
 def blocks_by_partition(manifest: Manifest, max_bytes: int = 128 << 20, cores: int = 2) -> list[list[int]]:
-    planned = partitions_of(list(enumerate(manifest.parts)), manifest.generation, max_bytes, cores=cores)
+    planned = partitions_of(list(enumerate(manifest.parts)), manifest.generation, max_bytes, cores=cores, home="here")
     return [[share.index for share in one.shares] for one in planned]  # type: ignore[attr-defined]
 
 

@@ -3,6 +3,7 @@
 Rule 1: a table is registered by the command that its writer would send, so both have the same effect.
 Rule 2: the schema of a table is checked elsewhere (`entry_checks`) before the table is registered.
 Rule 3: a dropped table is not registered again while its files are being removed.
+Rule 4: a table that one of another host came after does not come back when that one ends: its rows are older.
 """
 
 import os
@@ -46,14 +47,31 @@ class TableWatcher:
         self._access_control = access_control
         self._registered: dict[str, Stamp] = {}
         self._ended: dict[str, _Ended] = {}
+        self._elsewhere: dict[str, Table] = {}
+        """By channel that has tables here: the table of another host that was registered since."""
+        self._superseded: dict[str, Stamp] = {}
+        """By channel: the newest table here, where one of another host came after it."""
 
     def channels(self, registry: Registry) -> list[str]:
         """Return the channels whose registered table should be in this directory."""
         return [name for name, known in registry.channels.items() if known.table and self._is_here(name, known.table)]
 
+    def committed(self, channel: str, table: Table) -> None:
+        """Note a table of another host that came after one which may be here."""
+        if table.host != host() and os.path.isdir(self._directory.tables_path(channel)):
+            self._elsewhere[channel] = table
+        else:
+            self._elsewhere.pop(channel, None)
+
     def ended(self, channel: str, *, is_destroyed: bool) -> None:
         """Remember that the registry's record of a table has ended."""
         stamps = self._stamps(channel)
+        elsewhere = self._elsewhere.pop(channel, None)
+        if stamps and elsewhere is not None and not is_destroyed:
+            older = newest_table(self._directory, channel)
+            if older is not None and not _is_news(older, elsewhere):
+                self._superseded[channel] = stamps[-1]
+                return
         if stamps:
             self._ended[channel] = _Ended(set(stamps), time.monotonic() + DROP_SECONDS, is_destroyed)
             self._look_again(channel, SOON_SECONDS)
@@ -71,12 +89,19 @@ class TableWatcher:
             self._checks.forget(channel, None)
             self._registered.pop(channel, None)
             self._ended.pop(channel, None)
+            self._superseded.pop(channel, None)
+            self._elsewhere.pop(channel, None)
             happened += registry.host_events.table_gone(channel, now=now) if is_here else []
             return None
         if present is not None and not _is_news(command, present):
             if is_here:
                 self._registered[channel] = stamps[-1]
+            else:
+                self._elsewhere[channel] = present
             return None
+        if present is None and self._superseded.get(channel) == stamps[-1]:
+            return None
+        self._superseded.pop(channel, None)
         ended = self._ended.get(channel)
         if ended is not None and stamps[-1] in ended.stamps:
             if time.monotonic() < ended.removed_by:

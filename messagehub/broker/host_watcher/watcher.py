@@ -15,7 +15,8 @@ import logging
 import os
 import select
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
 
 from messagehub.broker.access.access_control import AccessControl
 from messagehub.broker.host_watcher.entry_checks import Adoption, Ask, EntryChecks
@@ -31,7 +32,7 @@ from registry import commands, events
 from registry.channels.leases import Member, default_owner
 from registry.channels.members import members_of
 from registry.errors import InvalidName, Refusal
-from registry.records import Producer, Subscriber, Worker
+from registry.records import Producer, Subscriber, Table, Worker
 from registry.registry import Registry
 
 log = logging.getLogger("messagehub.broker")
@@ -45,12 +46,22 @@ _CHANNEL = inotify.MOVED_TO | inotify.CLOSE_WRITE | inotify.DELETE | inotify.CRE
 _TABLES = inotify.CREATE | inotify.DELETE | inotify.MOVED_FROM
 
 
+class TablesFollower(Protocol):
+    def tables_seen(self, tables: Mapping[str, Table]) -> None:
+        """Take all tables of the registry, by channel."""
+
+    def table_changed(self, channel: str, table: Table | None) -> None:
+        """Take the newest table of a channel, or that there is none any more."""
+
+
 class HostWatcher:
     """`fileno` is readable when `look` has something to do."""
 
     def __init__(self, directory: Directory, ask: Ask, access_control: AccessControl | None = None) -> None:
         """Access control refuses an entry whose writer, a user of this host, has no right to it."""
         self.defects = 0
+        self.tables_elsewhere: TablesFollower | None = None
+        """In a site: who hears of tables of all hosts."""
         self._directory = directory
         self.checks = EntryChecks(ask, self._look_again)
         self._access_control = access_control
@@ -86,6 +97,9 @@ class HostWatcher:
     def begin(self, registry: Registry, *, now: float) -> list[events.AnyEvent]:
         """Find out, at the start, which registered members are alive and which have come meanwhile."""
         happened: list[events.AnyEvent] = []
+        if self.tables_elsewhere is not None:
+            tables_known = {name: known.table for name, known in registry.channels.items() if known.table is not None}
+            self.tables_elsewhere.tables_seen(tables_known)
         for known in list(registry.channels.values()):
             for member, record in members_of(known):
                 if not self._processes.follow(registry, member, record):
@@ -120,11 +134,21 @@ class HostWatcher:
                     self._evict_reader(event.channel, event.consumer_id)
             elif isinstance(event, events.ChannelDestroyed):
                 self._processes.forget_members(registry, event.channel)
+                if self.tables_elsewhere is not None:
+                    self.tables_elsewhere.table_changed(event.channel, None)
                 self._destroyed[event.channel] = self._living(event.channel)
                 self._tables.ended(event.channel, is_destroyed=True)
                 self._dirty.add(event.channel)
-            elif isinstance(event, events.TableCommitted) and event.table is None:
-                self._tables.ended(event.channel, is_destroyed=False)
+            elif isinstance(event, events.TableCommitted):
+                self._follow_table(event.channel, event.table)
+
+    def _follow_table(self, channel: str, table: Table | None) -> None:
+        if table is None:
+            self._tables.ended(channel, is_destroyed=False)
+        else:
+            self._tables.committed(channel, table)
+        if self.tables_elsewhere is not None:
+            self.tables_elsewhere.table_changed(channel, table)
 
     def follow_worker(self, registry: Registry, worker: Worker) -> bool:
         """Watch the process of a worker. Return False if it is gone already."""

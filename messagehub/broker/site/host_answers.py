@@ -6,7 +6,7 @@ from collections.abc import Callable
 from messagehub.broker.access.access_control import AccessControl
 from messagehub.broker.answers import Answer
 from messagehub.broker.request_queue import Request
-from messagehub.broker.site.link import SiteLink
+from messagehub.broker.site.link import Gateway, SiteLink
 from messagehub.security.gateway_tokens import TOKEN_SECONDS, GatewayClaim, signed_token
 from registry import commands, names, replies
 from registry.registry import Registry
@@ -32,22 +32,26 @@ class HostAnswers:
         return reply, []
 
     def gateway(self, request: Request, registry: Registry, now: float) -> Answer:  # noqa: ARG002  one signature
-        """Answer with a token for one channel. The peer's right to consume it was checked before, as of any command."""
+        """Answer with a token for one channel. The peer's right was checked before, as of any command."""
         path, command = request[:2]
         assert isinstance(command, commands.RequestGateway)
-        found = self._link.gateway(command.host)
         user = OWNER if self._access_control is None else self._access_control.sender(path)
-        claim = GatewayClaim(
-            host=command.host,
-            channel=names.check_channel(names.logical(command.channel)),
-            user=f"{self._link.host}:{user}",
-            expires_at=time.time() + TOKEN_SECONDS,
-        )
-        reply = replies.GatewayFound(
-            host=command.host,
-            location=found.location,
-            token=signed_token(found.secret, claim),
-            valid_seconds=TOKEN_SECONDS,
-            certificate=found.certificate,
-        )
-        return reply, []
+        return way_to(self._link.gateway(command.host), command, user=f"{self._link.host}:{user}"), []
+
+
+def way_to(gateway: Gateway, command: commands.RequestGateway, *, user: str) -> replies.GatewayFound:
+    """Return what it takes to call a gateway, with a token for one channel."""
+    claim = GatewayClaim(
+        host=command.host,
+        channel=names.check_channel(names.logical(command.channel)),
+        user=user,
+        expires_at=time.time() + TOKEN_SECONDS,
+        changes=command.changes,
+    )
+    return replies.GatewayFound(
+        host=command.host,
+        location=gateway.location,
+        token=signed_token(gateway.secret, claim),
+        valid_seconds=TOKEN_SECONDS,
+        certificate=gateway.certificate,
+    )

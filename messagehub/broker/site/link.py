@@ -3,14 +3,14 @@
 Plain values both ways: the loop never waits for etcd or for another hub, and knows neither of them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple, Protocol
 
 from messagehub.broker.access.access_control import ReturnPath
 from messagehub.broker.polling import Polling
 from messagehub.broker.topics.other_hubs import HubTopics
 from registry.events import AnyEvent
-from registry.records import SiteHost
+from registry.records import SiteHost, Table
 from registry.registry import Registry
 
 Kind = Literal["command", "report", "heartbeats"]
@@ -136,6 +136,12 @@ class SiteLink(Protocol):
 
     def set_topics(self, endpoint: str) -> None:
         """Let other hubs know where to hear what is published to topics here."""
+
+    def tables_seen(self, tables: Mapping[str, Table]) -> None:
+        """Take all tables of the registry, by channel: parts of them may be on this host."""
+
+    def table_changed(self, channel: str, table: Table | None) -> None:
+        """Take the newest table of a channel, or that there is none any more."""
 
     def gateway(self, host: str) -> Gateway:
         """Return the gateway of a host; raise GatewayUnavailable where there is none, or the host is lost."""

@@ -76,6 +76,7 @@ class SiteMember:
     def join(self, parts: Parts, stored: StoredRegistry, look_at_host: Callable[[], None]) -> None:
         """Begin to follow. The registry is a copy already. `look_at_host` looks at this host as a whole."""
         self._parts, self._stored, self._look_at_host = parts, stored, look_at_host
+        parts.host_watcher.tables_elsewhere = self._link
         self.own_host = OwnHost(lambda: stored.registry, self._link.host, self._ask_leader)
         self._copy = RegistryCopy(parts, stored, self.view)
         self._follow()

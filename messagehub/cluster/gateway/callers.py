@@ -18,7 +18,7 @@ from messagehub.security.audit import REFUSALS_PER_SECOND, AuditLog
 from messagehub.security.gateway_tokens import CLOCKS_APART_SECONDS, PREFIX, TOKEN_SECONDS, claim_of
 from messagehub.security.known_tokens import KnownTokens
 from messagehub.security.rate_limits import TokenBuckets
-from registry.access import Right, Rights
+from registry.access import Right, Rights, Role
 
 MIDDLEWARE = "caller"
 _MISSING = (
@@ -52,10 +52,10 @@ class GatewayCaller(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow h
             self._refusals.note(self.name, error)
             raise error
 
-    def check(self, channel: str) -> None:
-        """Raise Forbidden if the caller may not consume the channel."""
-        if not self.rights.allows("consume", channel):
-            error = Forbidden(f"this takes the right consume on {channel!r}", role="consume", name=channel)
+    def check(self, channel: str, role: Role = "consume") -> None:
+        """Raise Forbidden if the caller may not consume the channel, or has not the role that is named."""
+        if not self.rights.allows(role, channel):
+            error = Forbidden(f"this takes the right {role} on {channel!r}", role=role, name=channel)
             self._refusals.note(self.name, error, channel)
             raise error
 
@@ -99,7 +99,8 @@ class GatewayCallers(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # p
         if token.startswith(PREFIX):
             claim = claim_of(self._secret, token, host=self._host, now=time.time())
             if claim is not None:
-                return GatewayCaller(claim.user, Rights([Right.parse(f"consume:{claim.channel}")]), self._refusals)
+                right = Right.parse(f"{'produce' if claim.changes else 'consume'}:{claim.channel}")
+                return GatewayCaller(claim.user, Rights([right]), self._refusals)
             raise self._refused(_WRONG_OF_SITE)
         if (holder := self._tokens.holder(token)) is not None:
             is_current = partial(self._tokens.is_current, holder.name, holder.listed)

@@ -47,6 +47,7 @@ class RingStream:
         header, state = peek(path)
         if header.channel != ticket.channel:
             raise NothingThere(path)
+        self.channel = header.channel
         self._ticket = ticket
         self._reader = reader = open_reader(
             path,
@@ -85,6 +86,16 @@ class RingStream:
                 message = self._message([] if found is None else self._more(found))
                 found = None  # lets go of its slot, which is copied or on its way, before the peer takes the message
                 yield message
+
+    def state_message(self) -> Message:
+        """Return a message without items."""
+        return self._message([])
+
+    def release(self, sequence: int) -> int:
+        """Let go of the items up to one without sending them; return the last one that is let go of."""
+        while self._reader.position.sequence < sequence and self._reader.take() is not None:
+            pass
+        return self._reader.position.sequence
 
     def _more(self, first: Item | Gap) -> list[Item | Gap]:
         """Return what can be had at once, up to a message."""

@@ -19,19 +19,34 @@ import pyarrow as pa
 from pyarrow import flight
 
 from messagehub.cluster.gateway.callers import MIDDLEWARE, GatewayCaller, as_flight_error
+from messagehub.cluster.gateway.ring_holds import RingHolds, list_rings
 from messagehub.cluster.gateway.ring_streams import RingStream
+from messagehub.cluster.gateway.table_actions import drop_table, manifests_of, parts_in_use
 from messagehub.errors import ChannelNotFound, Forbidden, HubError, MalformedRequest
-from messagehub.flight.messages import IDLE_SECONDS, MANIFESTS, FlightTicket, start_of
+from messagehub.flight.messages import (
+    DROP_TABLE,
+    IDLE_SECONDS,
+    MANIFESTS,
+    PARTS_IN_USE,
+    RELEASE,
+    RINGS,
+    FlightTicket,
+    PartsAsked,
+    RingRelease,
+    RingsAsked,
+    decoded,
+    start_of,
+)
 from messagehub.shm.channel_directory.directory import Directory
 from messagehub.shm.channel_directory.entries import block_path
 from messagehub.shm.errors import DataBlockError, NothingThere, StreamEnded, TableMissing
 from messagehub.shm.rings.read_results import Item, Position
 from messagehub.shm.rings.reader import RingReader
 from messagehub.shm.rings.ring import open_reader, peek, ring_paths
-from messagehub.shm.tables import manifests
 from messagehub.shm.tables.table_blocks import read_block
 from messagehub.shm.tables.tables import TableStore
 from registry import names
+from registry.access import Role
 
 PAYLOADS = pa.schema([("sequence", pa.uint64()), ("written_at", pa.float64()), ("value", pa.large_binary())])
 """How any client reads items that are no Arrow data."""
@@ -73,6 +88,7 @@ class GatewayServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow h
         """`options` are those of FlightServerBase: certificates and middleware."""
         super().__init__(location, **options)
         self._directory = directory
+        self._holds = RingHolds()
 
     # -- Flight's methods ----------------------------------------------------------------------------------
 
@@ -103,25 +119,56 @@ class GatewayServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow h
             if asked.block is None:
                 raise MalformedRequest("a ring is named by `block`")
             stream = RingStream(self._ring_path(asked.block), asked)
+            if asked.hold:
+                held = self._holds.messages(asked.hold, stream)
+                return flight.GeneratorStream(stream.schema, _told_while_sent(held, caller))
             return flight.GeneratorStream(stream.schema, _told_while_sent(stream.messages(), caller))
         if asked.kind == "items" or (asked.kind == "auto" and not self._tables(channel).generations()):
             return self._items(channel, asked, caller)
         return flight.RecordBatchStream(self._table(channel, asked))
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:  # noqa: ARG002  Flight's signature
-        return [(MANIFESTS, 'the manifests of a channel\'s table, oldest first; the body is {"channel": NAME}')]
+        return [
+            (MANIFESTS, 'the manifests of a channel\'s table, oldest first; the body is {"channel": NAME}'),
+            (
+                DROP_TABLE,
+                'remove a channel\'s table, which takes the right to produce it; the body is {"channel": NAME}',
+            ),
+            (PARTS_IN_USE, "for hubs: which parts on another host the manifests of this one name"),
+            (RINGS, 'the rings of a channel; the body is {"channel": NAME}'),
+            (RELEASE, "for whoever holds a ring: let go of the items up to one"),
+        ]
 
     @_told
     def do_action(self, context: Any, action: Any) -> list[Any]:
-        if action.type != MANIFESTS:
+        body, caller = action.body.to_pybytes(), _caller(context)
+        if action.type == MANIFESTS:
+            channel = self._allowed(caller, FlightTicket.of(body).channel)
+            found = manifests_of(self._directory, channel)
+        elif action.type == DROP_TABLE:
+            channel = self._allowed(caller, FlightTicket.of(body).channel, "produce")
+            found = [drop_table(self._directory, channel)]
+        elif action.type == PARTS_IN_USE:
+            parts = decoded(body, PartsAsked)
+            found = [parts_in_use(self._directory, self._allowed(caller, parts.channel), parts)]
+        elif action.type == RINGS:
+            rings = decoded(body, RingsAsked)
+            found = [list_rings(self._directory, self._allowed(caller, rings.channel), rings)]
+        elif action.type == RELEASE:
+            release = decoded(body, RingRelease)
+            self._allowed(caller, release.channel)
+            found = [self._holds.release(release)]
+        else:
             raise MalformedRequest(f"there is no action {action.type!r:.100}")
-        channel = _channel(FlightTicket.of(action.body.to_pybytes()).channel)
-        _caller(context).check(channel)
-        path = self._tables(channel).path
-        found = [manifests.load(path, generation) for generation in manifests.generations(path)]
-        return [flight.Result(pa.py_buffer(one.to_json())) for one in found if one is not None]
+        return [flight.Result(pa.py_buffer(one)) for one in found]
 
     # -- inside --------------------------------------------------------------------------------------------
+
+    def _allowed(self, caller: GatewayCaller, name: str, role: Role = "consume") -> str:
+        """Return the channel that is named, if the caller has the right to it."""
+        channel = _channel(name)
+        caller.check(channel, role)
+        return channel
 
     def _tables(self, channel: str) -> TableStore:
         return TableStore(self._directory.tables_path(channel))
@@ -130,7 +177,8 @@ class GatewayServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow h
         if asked.part is not None:
             if "/" in asked.part or not asked.part.endswith(".arrow"):
                 raise MalformedRequest(f"{asked.part!r:.200} is no name of a part")
-            return read_block(os.path.join(self._tables(channel).path, asked.part), verify=asked.verify)
+            part = read_block(os.path.join(self._tables(channel).path, asked.part), verify=asked.verify)
+            return part if asked.rows is None else part.slice(*asked.rows)
         with self._tables(channel).open(asked.generation) as snapshot:
             return snapshot.table(verify=asked.verify)
 

@@ -36,6 +36,11 @@ class Snapshot:
     def generation(self) -> int:
         return self.manifest.generation
 
+    @property
+    def host(self) -> str:
+        """Where the manifest is: on this host."""
+        return host()
+
     def part(self, index: int, *, verify: bool = False) -> Any:
         """Return one part as a pyarrow Table over shared memory."""
         part = self.manifest.parts[index]

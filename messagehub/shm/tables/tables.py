@@ -4,12 +4,13 @@
     g<generation>.json               manifests
     g<generation>.dropped            manifests of dropped tables that somebody still reads
     <transaction>.txn                who keeps an uncommitted transaction alive
+    <hash of a host>.parts           which blocks of this host manifests of that host name (`parts_for_others`)
     <transaction>-<part>-<attempt>   blocks
 
 Rule 1: one link(2) publishes a generation. Before it nothing is visible, after it everything is.
 Rule 2: under the commit lock, a block is garbage exactly if the file of its transaction is gone and no manifest names
-it: no visible one, and none that was dropped while somebody reads it. Every crash leaves either a state that counts or
-such garbage.
+it: no visible one, none that was dropped while somebody reads it, and none of another host. Every crash leaves either
+a state that counts or such garbage.
 Rule 3: a committed table belongs to nobody: it ends by being superseded, by retention or by being dropped, never
 because a process died. The generation just superseded stays for the grace time: a Spark job planned with it may be on
 its way to open it.
@@ -18,7 +19,6 @@ those that are kept, and leaves the age of the rows as it was.
 """
 
 import contextlib
-import json
 import os
 import secrets
 import uuid
@@ -26,12 +26,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final, Literal, get_args
 
-from messagehub.shm.errors import EntryDamaged, NothingThere, PayloadSchemaMismatch, TableMissing, TransactionEnded
+from messagehub.shm.errors import PayloadSchemaMismatch, TableMissing, TransactionEnded
 from messagehub.shm.identity import ProcessIdentity, host
 from messagehub.shm.layout import Checksum
 from messagehub.shm.locks import OWNER, Descriptor, exclusive, lock_within
-from messagehub.shm.mapped_file import make_own_directory, open_lock, open_trusted, remove_file, replace_file
-from messagehub.shm.tables import manifests
+from messagehub.shm.mapped_file import make_own_directory, open_lock, remove_file, replace_file
+from messagehub.shm.tables import manifests, parts_for_others
 from messagehub.shm.tables.column_statistics import Collector
 from messagehub.shm.tables.freeing import remove_blocks, wait_until_freed
 from messagehub.shm.tables.manifests import Manifest, Part, Retention
@@ -87,9 +87,8 @@ class TableStore:
         make_own_directory(self.path)
         transaction = Transaction(self, transaction_id or uuid.uuid4().hex)
         keeper = keeper or ProcessIdentity.current()
-        content = json.dumps({"keeper": keeper.to_json(), "begun_at": now}).encode()
-        with self._locked():
-            replace_file(transaction.path, content)
+        with self.locked():
+            replace_file(transaction.path, parts_for_others.transaction_bytes(keeper, now))
         return transaction
 
     def transaction(self, transaction_id: str) -> "Transaction":
@@ -129,16 +128,16 @@ class TableStore:
         """
         if not os.path.isdir(self.path):
             return []
-        with self._locked():
+        with self.locked():
             dropped = [generation for generation in self.generations() if manifests.drop(self.path, generation)]
-            self._collect()
+            self.collect()
             return dropped
 
     def withdraw(self, generation: int) -> None:
         """Undo a commit that was refused after all; the generation before it is the newest again."""
-        with self._locked():
+        with self.locked():
             manifests.drop(self.path, generation)
-            self._collect()
+            self.collect()
 
     def sweep(self, *, now: float, retention: Retention | None = None, foreign_seconds: float = 3600.0) -> list[str]:
         """Retire generations that retention ends; drop transactions whose keeper is dead (on other hosts: old ones).
@@ -146,12 +145,12 @@ class TableStore:
         The retention is the one that the last commit set, unless another is given. Return the names of the blocks
         that became garbage.
         """
-        with self._locked():
+        with self.locked():
             self._retire(retention, now)
             for name in os.listdir(self.path):
                 if name.endswith(".txn") and self._is_abandoned(name, now, foreign_seconds):
                     remove_file(os.path.join(self.path, name))
-            return self._collect()
+            return self.collect()
 
     def commit(
         self,
@@ -164,12 +163,12 @@ class TableStore:
         retention: Retention | None,
         details: dict[str, Any] | None,
     ) -> Manifest:
-        with self._locked() as lock:
+        with self.locked() as lock:
             visible = self._visible()
             current = visible[-1] if visible else None
             if current is not None and transaction.id in current.recent:
                 remove_file(transaction.path)
-                self._collect()
+                self.collect()
                 return next((m for m in visible if m.transaction == transaction.id), current)
             parts = tuple(parts)
             here = [self._block(part) for part in parts if part.host in ("", host())]
@@ -198,7 +197,7 @@ class TableStore:
 
         Return None if the table no longer begins with those parts.
         """
-        with self._locked() as lock:
+        with self.locked() as lock:
             visible = self._visible()
             names = [part.name for part in before.parts]
             if not visible or [part.name for part in visible[-1].parts[: len(names)]] != names:
@@ -219,16 +218,17 @@ class TableStore:
         manifests.publish_manifest(self.path, manifest)
         remove_file(transaction.path)
         self._retire(None, now)
-        self._collect()
+        self.collect()
         return manifest
 
     def abort(self, transaction: "Transaction") -> None:
-        with self._locked():
+        with self.locked():
             remove_file(transaction.path)
-            self._collect()
+            self.collect()
 
     @contextlib.contextmanager
-    def _locked(self, timeout_seconds: float = 30.0) -> Iterator[Descriptor]:
+    def locked(self, timeout_seconds: float = 30.0) -> Iterator[Descriptor]:
+        """Be the only one who changes anything here."""
         path = os.path.join(self.path, COMMIT_LOCK)
         lock = open_lock(path)
         try:
@@ -270,25 +270,24 @@ class TableStore:
             newer = manifest
 
     def _is_abandoned(self, name: str, now: float, foreign_seconds: float) -> bool:
-        path = os.path.join(self.path, name)
-        try:
-            descriptor = open_trusted(path, os.O_RDONLY)
-        except NothingThere:
+        said = parts_for_others.read_transaction(os.path.join(self.path, name))
+        if said is None:
             return False
-        try:
-            value = json.loads(os.read(descriptor.fd, 65536))
-            is_alive = ProcessIdentity.from_json(value["keeper"]).is_alive()
-            return not is_alive if is_alive is not None else now - value["begun_at"] > foreign_seconds
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-            raise EntryDamaged(path, repr(error)) from None
-        finally:
-            descriptor.close()
+        is_alive = said.keeper.is_alive()
+        return not is_alive if is_alive is not None else now - said.begun_at > foreign_seconds
 
-    def _collect(self) -> list[str]:
+    def in_use(self) -> list[Manifest]:
+        """Return the manifests whose parts are in use: the visible ones, and dropped ones that somebody still reads.
+
+        The caller holds the lock.
+        """
+        return [*self._visible(), *manifests.dropped_in_use(self.path)]
+
+    def collect(self) -> list[str]:
         """Remove garbage (rule 2) and temporary files. The caller holds the lock, so nobody uses a temporary file."""
-        in_use = [*self._visible(), *manifests.dropped_in_use(self.path)]
-        named = {part.name for manifest in in_use for part in manifest.parts}
         names = os.listdir(self.path)
+        named = {part.name for manifest in self.in_use() for part in manifest.parts}
+        named.update(name for each in parts_for_others.named_by_others(self.path, names) for name in each.parts)
         alive = {name[:-4] for name in names if name.endswith(".txn")}
         garbage = [
             name
