@@ -710,6 +710,8 @@ class RegisterWorker(ServiceCommand, tag="SERVICE_REGISTER"):
     pid: fields.Pid[Count | None] = None
     start_time: fields.StartTime[Count | None] = None
     boot_id: fields.BootId[Text | None] = None
+    tcp_endpoint: fields.TcpEndpoint[Label | None] = None
+    tcp_key: fields.TcpKey[Label | None] = None
 
 
 class UnregisterWorker(ServiceCommand, tag="SERVICE_UNREGISTER"):

@@ -15,7 +15,7 @@ import zmq
 
 from messagehub import protocol
 from messagehub.broker.access.access_control import AccessControl
-from messagehub.broker.access.authentication import CONTROL, Authentication
+from messagehub.broker.access.authentication import CONTROL, SERVICES_SITE, Authentication
 from messagehub.broker.answers import Answers
 from messagehub.broker.event_publisher import Publisher
 from messagehub.broker.host_watcher.entry_checks import Adoption
@@ -142,6 +142,7 @@ class Parts:
             broker_id=broker_id,
             beacon_seconds=settings.beacon_seconds,
             access_control=self.access_control,
+            counts_services_apart=not settings.site,
         )
         self._closing.callback(self.publisher.close)
         self.publisher.reset(self.registry.revision)
@@ -213,5 +214,8 @@ class Parts:
         if local.local_socket is not None:
             self.local_socket.bind(local.local_socket)
             self.place.share(f"ipc://{local.local_socket}")
-        self.status.endpoints = {"control": control, "events": events, **topics}
-        self.status.local_endpoints = {"control": control_here, "events": events_here, **topics_here}
+        services = {}
+        if settings.site:  # workers choose ports of their own
+            services[SERVICES_SITE] = f"{settings.hubs_endpoint.rpartition(':')[0]}:0"
+        self.status.endpoints = {"control": control, "events": events, **topics, **services}
+        self.status.local_endpoints = {"control": control_here, "events": events_here, **topics_here, **services}

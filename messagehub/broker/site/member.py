@@ -1,8 +1,8 @@
 """One hub of a site, in its loop: it leads, or follows the hub that does.
 
 Rule 1: a follower decides nothing. It applies what the leader has written, answers every read from that, and forwards
-commands and heartbeats. Workers and subscribers are the business of the hub of their host, whoever leads; what is
-published to topics goes from hub to hub, past the leader.
+commands and heartbeats. Subscribers and dead letters are the business of the hub of their host, whoever leads; what is
+published to topics goes from hub to hub, and what is asked of services from process to process, past the leader.
 Rule 2: a hub that is elected leads once its copy has reached what the leaders before it have written.
 Rule 3: whatever goes wrong with the store of a leader ends its leadership. What waits is refused as retryable, and the
 records are loaded anew; until then, reads that would show a change which may not be stored are refused.
@@ -44,7 +44,11 @@ log = logging.getLogger("messagehub.site")
 TELL_SECONDS = 1.0
 AGAIN_SECONDS = 0.05
 _OF_THIS_HOST = {*TOPIC_COMMANDS, *POSITION_COMMANDS, *SERVICE_COMMANDS, *SUBSCRIBER_COMMANDS}
-FORWARDED = tuple(kind for kind in protocol.COMMANDS_BY_TYPE.values() if kind.writes and kind not in _OF_THIS_HOST)
+_CHANGES_OF_SERVICES = (commands.RegisterWorker, commands.UnregisterWorker, commands.RemovePool)
+FORWARDED: tuple[type[commands.Command], ...] = (
+    *(kind for kind in protocol.COMMANDS_BY_TYPE.values() if kind.writes and kind not in _OF_THIS_HOST),
+    *_CHANGES_OF_SERVICES,
+)
 _DONE = b""
 
 
@@ -246,9 +250,10 @@ class SiteMember:
         return None
 
     def _heartbeat(self, request: Request, registry: Registry, now: float) -> Answer | None:
-        """Renew the lease of workers and subscribers here, and that of producers and consumers at the leader."""
+        """Renew the lease of subscribers here, and that of all other members at the leader."""
         command = request[1]
         assert isinstance(command, commands.Heartbeat)
+        registry.services.note_mailboxes(command.lease, command.mailboxes)
         is_known = registry.leases.get(command.lease) is not None
         if is_known and not self.is_loading and not isinstance(request[0], HubPath):
             answer = self._parts.answers.usual(request, registry, now)
@@ -312,7 +317,9 @@ class SiteMember:
             payload = None
         if access_control is not None:
             access_control.answered(path, command, reply)
-        is_change = command.writes and not isinstance(reply, replies.Error)
+        is_change = (command.writes or isinstance(command, _CHANGES_OF_SERVICES)) and not isinstance(
+            reply, replies.Error
+        )
         sent = payload if payload is not None else protocol.encode_reply(reply, command.id)
         self._parts.requests.reply(path, command, received_at, reply, sent, is_change=is_change)
 
