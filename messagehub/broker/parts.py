@@ -15,6 +15,7 @@ import zmq
 
 from messagehub import protocol
 from messagehub.broker.access.access_control import AccessControl
+from messagehub.broker.access.access_version import AccessVersion
 from messagehub.broker.access.authentication import CONTROL, SERVICES_SITE, Authentication
 from messagehub.broker.answers import Answers
 from messagehub.broker.event_publisher import Publisher
@@ -77,6 +78,7 @@ class Parts:
         self.place = InstanceLock(settings)
         self._closing.callback(self.place.leave)
         self.access_control = access_control = AccessControl.of(settings)
+        self.access_version = AccessVersion(access_control)
         if access_control is not None:
             self._closing.callback(access_control.close)
         identify = access_control.identify if access_control else None
@@ -176,6 +178,7 @@ class Parts:
             broker_id,
             settings,
             access_control=self.access_control,
+            access_version=self.access_version,
             topics=self.topics,
             schema_checker=self.schema_checker,
             stats=self.stats,
@@ -196,7 +199,7 @@ class Parts:
             },
             schema_checker=self.schema_checker,
             retained=self.retained,
-            access_control=self.access_control,
+            access_version=self.access_version,
             metrics=self.metrics,
         )
 

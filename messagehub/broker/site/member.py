@@ -169,7 +169,7 @@ class SiteMember:
 
     def _tell(self) -> None:
         registry = self._stored.registry
-        self._link.tell(registry.revision)
+        self._link.tell(registry.revision, access=self._parts.access_version.own)
         self._problem_shown.show(self._problem(self._link.age_seconds()), self._parts.status.problems)
 
     def _problem(self, age: float) -> str:
@@ -313,7 +313,7 @@ class SiteMember:
         access_control = self._parts.access_control
         if isinstance(reply, replies.HeartbeatAck):
             reply.broker_id = self._parts.broker_id  # clients compare it with the id of the hub that they talk to
-            reply.access = access_control.access if access_control is not None else msgspec.UNSET
+            reply.access = self._parts.access_version.current()
             payload = None
         if access_control is not None:
             access_control.answered(path, command, reply)
@@ -409,6 +409,7 @@ class SiteMember:
     def _take_hosts(self, hosts: site_link.HostsSeen) -> None:
         self._hosts = hosts
         self._parts.topics.follow(hosts.topics)
+        self._parts.access_version.of_other_hubs = hosts.access
         self._end_lost_hosts()
 
     def _end_lost_hosts(self) -> None:
