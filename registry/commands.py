@@ -681,7 +681,7 @@ class RequestSnapshot(Command, tag="SNAPSHOT_REQUEST"):
 
 
 class ServiceCommand(Command):
-    """About services, which live in memory alone: they end with their processes, and those register again."""
+    """About services, which end with their processes: those register again. Only a site stores them."""
 
 
 class RegisterWorker(ServiceCommand, tag="SERVICE_REGISTER"):

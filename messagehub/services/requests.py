@@ -35,7 +35,7 @@ from messagehub.runtime.event_loop import running_loop
 from messagehub.services.between_hosts.relay import HostRelay
 from messagehub.services.connection import NotSent, ServiceAnswer, ServiceConnection
 from messagehub.services.connection_pool import ConnectionPool
-from messagehub.services.directory import Resolved, Route, ServiceDirectory, WorkerKey, key_of
+from messagehub.services.directory import Resolved, Route, ServiceDirectory, WorkerKey, is_elsewhere, key_of
 from messagehub.services.frames import REQUEST, SEND, STREAM
 from messagehub.services.metrics import ServiceMetrics
 from messagehub.services.outgoing_requests import CERTAINLY_NOT_HANDLED, UNDELIVERABLE, Outgoing
@@ -209,7 +209,8 @@ class Requests:
         elif isinstance(error, RequestTimeout):
             self._metrics.count("timeouts")
             if outgoing.form == SEND:
-                return SendTimeout(f"no worker of {outgoing.address} took the message in time")
+                why = f": {error.message}" if is_elsewhere(route.worker, self._host) else ""
+                return SendTimeout(f"no worker of {outgoing.address} took the message in time{why}")
         return error
 
     # -- calls that go on by themselves --------------------------------------------------------------------

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -284,9 +284,10 @@ def test_streams_come_in_order_and_wait_for_a_slow_reader(
 
 
 def test_a_worker_hears_that_nobody_waits_any_more(clients: dict[str, MessageHub], hosts: Site) -> None:
-    told = threading.Event()
+    begun, told = threading.Event(), threading.Event()
 
     def handle(message: Any, context: Any) -> None:
+        begun.set()
         deadline = time.monotonic() + SECONDS
         while not context.is_cancelled and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -295,11 +296,14 @@ def test_a_worker_hears_that_nobody_waits_any_more(clients: dict[str, MessageHub
     with clients["beta"].serve("service:cancelled", handle):
         known(clients, "service:cancelled", "beta")
         pending = clients["alpha"].begin_request("service:cancelled", 1, timeout=SECONDS)
+        assert begun.wait(SECONDS)  # what has not begun when it is cancelled never does
         assert pending.cancel()
         assert told.wait(SECONDS)
+        begun.clear()
         told.clear()
         with serving_on(hosts["gamma"]) as caller:  # and when the caller is killed
             caller.do("pending = hub.begin_request('service:cancelled', 1, timeout=60)")
+            assert begun.wait(SECONDS)
             caller.kill()
             assert told.wait(SECONDS)
             caller.process.stdin.close()
@@ -397,6 +401,70 @@ def test_a_pool_goes_on_without_the_worker_that_cannot_be_reached(
         said = [clients["alpha"].request("pool:cut", "who", timeout=SECONDS)["host"] for _ in range(20)]
         assert said == ["gamma"] * 20
         assert time.monotonic() - began_at < 2 * 2.0 + 1.0  # it was tried once: beacons bring it back soon
+
+
+class Link:
+    """A TCP link between two hosts that can be cut: then nothing passes, and nobody is told."""
+
+    def __init__(self, endpoint: str) -> None:
+        host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+        self._there = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.is_whole = threading.Event()
+        self.is_whole.set()
+        self._ends: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                here, there = self._listener.accept()[0], socket.create_connection(self._there)
+                self._ends += [here, there]
+                for source, target in ((here, there), (there, here)):
+                    threading.Thread(target=self._carry, args=(source, target), daemon=True).start()
+
+    def _carry(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                self.is_whole.wait(SECONDS)
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        for each in (self._listener, *self._ends):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+
+def test_a_link_that_is_cut_in_silence_is_an_error_within_the_deadline_and_comes_back(
+    clients: dict[str, MessageHub],
+) -> None:
+    with clients["beta"].serve("service:linked", lambda message, context: message.payload):
+        known(clients, "service:linked", "beta")
+        worker = worker_of(clients["beta"], "service:linked")
+        link = Link(str(worker.tcp_endpoint))
+        fields = {
+            name: getattr(worker, name) for name in commands.RegisterWorker.__struct_fields__ if hasattr(worker, name)
+        }
+        clients["beta"].ask(commands.RegisterWorker(**fields | {"tcp_endpoint": link.endpoint}))
+        eventually(lambda: worker_of(clients["gamma"], "service:linked").tcp_endpoint == link.endpoint)
+        try:
+            assert clients["gamma"].request("service:linked", 1, timeout=SECONDS) == 1
+            link.is_whole.clear()
+            began_at = time.monotonic()
+            with pytest.raises(RequestTimeout, match="on host 'beta', asked from host 'gamma',"):
+                clients["gamma"].request("service:linked", 2, timeout=0.5)
+            with pytest.raises(SendTimeout, match="on host 'beta', asked from host 'gamma',"):
+                clients["gamma"].send("service:linked", 2, timeout=0.5)
+            with pytest.raises(RequestTimeout, match="on host 'beta', asked from host 'gamma',"):
+                list(clients["gamma"].stream("service:linked", 2, timeout=0.5))
+            assert time.monotonic() - began_at < 4.0
+            link.is_whole.set()
+            assert clients["gamma"].request("service:linked", 3, timeout=SECONDS) == 3
+        finally:
+            link.close()
 
 
 @contextmanager
@@ -507,7 +575,9 @@ def test_registrations_outlive_the_hub_that_leads(member: EtcdMember, tmp_path: 
             started["beta"].start()
             eventually(lambda: found_by(caller, "service:lasting") == ["beta"])
             assert caller.request("pool:lasting", 2, timeout=SECONDS) == 2
-            process.kill()
+            started["beta"].kill()
+            process.kill()  # which nobody on its host sees
+            started["beta"].start()
             eventually(lambda: found_by(caller, "service:lasting") == [])
             process.process.stdin.close()
 

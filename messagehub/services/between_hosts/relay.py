@@ -144,6 +144,8 @@ class HostRelay:
         _left_by_parent.append(self)
         for link in self._links.values():
             link.local.close()
+        if self._wake_fd >= 0:
+            os.close(self._wake_fd)
 
     def _started(self) -> tuple[Context, KeyPair]:
         """With the lock: start the thread if there is none."""
