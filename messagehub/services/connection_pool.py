@@ -150,8 +150,8 @@ class ConnectionPool:
         connection = self._connections.get(key_of(worker))
         return connection if connection is not None and not connection.is_ended else None
 
-    def to(self, worker: Worker, deadline: float) -> ServiceConnection:
-        """Return the connection to a worker, made if there is none."""
+    def to(self, worker: Worker, deadline: float, *, is_only: bool) -> ServiceConnection:
+        """Return the connection to a worker, made if there is none. `is_only` says that no other could be tried."""
         key = key_of(worker)
         connection = self._connections.get(key)
         if connection is not None and not connection.is_ended:
@@ -165,7 +165,7 @@ class ConnectionPool:
         try:
             connection = self._connections.get(key)
             if connection is None or connection.is_ended:
-                connected, where = self._connect(worker, deadline)
+                connected, where = self._connect(worker, deadline, is_only)
                 connection = ServiceConnection(worker, connected, where, self._metrics, self.reader)
                 with self._lock:
                     if self._is_closed:
@@ -176,7 +176,7 @@ class ConnectionPool:
         finally:
             connecting.release()
 
-    def _connect(self, worker: Worker, deadline: float) -> tuple[socket.socket, str]:
+    def _connect(self, worker: Worker, deadline: float, is_only: bool) -> tuple[socket.socket, str]:
         """Return a connection that has greeted, and what errors say of where it leads."""
         if not is_elsewhere(worker, self._host):
             try:
@@ -186,7 +186,9 @@ class ConnectionPool:
                     raise
                 said = f"it is on host {worker.host!r}, this is {self._host!r}, and it named no address for other hosts"
                 raise RouteError(f"{error.message}; {said}", **error.details) from None
-        connected = connect_elsewhere(worker, self._sender, deadline, host=self._host, relay=self._relay)
+        connected = connect_elsewhere(
+            worker, self._sender, deadline, is_only=is_only, host=self._host, relay=self._relay
+        )
         return connected, f" on host {worker.host!r}, asked from host {self._host!r},"
 
     def is_alive(self, worker: Worker) -> bool:

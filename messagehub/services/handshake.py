@@ -32,8 +32,8 @@ from messagehub.services.server_connections import ServerConnection
 from messagehub.shm.locks import open_files_limited
 from registry.records import Worker
 
-REACH_SECONDS = 2.0
-"""How long a worker of another host has to greet, before the next one of a pool is tried."""
+REACH_SECONDS, REACH_ONE_SECONDS = 2.0, 5.0
+"""How long a worker of another host has to greet: where another one may be tried, and where there is none."""
 
 # -- the caller's side -------------------------------------------------------------------------------------
 
@@ -94,12 +94,14 @@ def _next_frame(connection: socket.socket, frames: Frames, form: int, deadline: 
             raise TimeoutError
 
 
-def connect_elsewhere(worker: Worker, sender: str, deadline: float, *, host: str, relay: HostRelay) -> socket.socket:
-    """As `connect`, to a worker of another host; `host` is the name of this one."""
+def connect_elsewhere(
+    worker: Worker, sender: str, deadline: float, *, is_only: bool, host: str, relay: HostRelay
+) -> socket.socket:
+    """As `connect`, to a worker of another host, the only one of its address or not; `host` is the name of this one."""
     endpoint, key = worker.tcp_endpoint or "", worker.tcp_key or ""
     where = {"endpoint": endpoint, "worker_id": worker.worker_id, "host": worker.host, "from_host": host}
     said = f"worker {worker.worker_id!r} on host {worker.host!r} cannot be reached from host {host!r} at {endpoint}"
-    until = min(deadline, monotonic() + REACH_SECONDS)  # then another worker may be tried
+    until = min(deadline, monotonic() + (REACH_ONE_SECONDS if is_only else REACH_SECONDS))
     connection, link = relay.dial(endpoint, key)
     try:
         _shake_hands(connection, worker, sender, until)

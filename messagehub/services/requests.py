@@ -180,12 +180,13 @@ class Requests:
         for entry, route in self._routes(outgoing, chosen):
             frame = outgoing.frame(number, route.target)
             self._count(route, 1)
+            is_only = len(entry.routes) == 1
             try:
-                connection = self.connections.to(route.worker, deadline)
+                connection = self.connections.to(route.worker, deadline, is_only=is_only)
                 try:
                     got = use(connection, number, frame, deadline)
                 except NotSent:  # that connection had ended; a new one shows whether the worker has too
-                    connection = self.connections.to(route.worker, deadline)
+                    connection = self.connections.to(route.worker, deadline, is_only=is_only)
                     got = use(connection, number, frame, deadline)
                 return Attempt(entry, route, number, connection), got
             except (NotSent, RouteError) as unreached:

@@ -343,6 +343,22 @@ def test_a_full_mailbox_refuses_retries_and_leaves_a_dead_letter_at_the_host_of_
         eventually(lambda: gate.seen == ["first", "second", "third"])
 
 
+def test_a_hub_that_closes_gives_callers_of_other_hosts_the_answers_that_it_owes(
+    hosts: Site, clients: dict[str, MessageHub]
+) -> None:
+    gate = Gate()
+    with on(hosts["beta"]) as closing:
+        closing.serve("service:closing", gate)
+        known(clients, "service:closing", "beta")
+        pending = clients["alpha"].begin_request("service:closing", bytes(900_000), timeout=SECONDS)
+        assert gate.entered.acquire(timeout=SECONDS)
+        opening = threading.Timer(0.2, gate.opened.set)
+        opening.start()
+    opening.join(SECONDS)
+    assert pending.result() == bytes(900_000)
+    known(clients, "service:closing")
+
+
 def test_a_mailbox_that_blocks_holds_a_caller_of_another_host_back(clients: dict[str, MessageHub]) -> None:
     gate = Gate()
     with clients["beta"].serve("service:blocks", gate, mailbox=1, overflow="block"):

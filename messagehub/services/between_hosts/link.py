@@ -57,12 +57,13 @@ class Link:
         """Whether something waits for the local socket."""
         return bool(self._untaken)
 
-    def read(self) -> list[bytes]:
-        """Return the frames that have come from the local socket. LinkBroken at its end."""
+    def read(self) -> list[bytes] | None:
+        """Return the frames that are whole by now; None if nothing has come from the local socket. LinkBroken at its
+        end."""
         try:
             data = self.local.recv(CHUNK)
         except BlockingIOError:
-            return []
+            return None
         except OSError as error:
             raise LinkBroken(str(error)) from None
         if not data:

@@ -34,41 +34,21 @@ from messagehub.errors import HubError, NotInitialised
 from messagehub.runtime.supervision import keep_turning
 from messagehub.security.credentials import KeyPair
 from messagehub.services.between_hosts.link import Link, LinkBroken
-from messagehub.services.frames import MAX_FRAME_BYTES
+from messagehub.services.between_hosts.sockets import LINGER_MS, Context, Dialled, Socket, bound_router
 from messagehub.shm.locks import check_spare_files
 
 log = logging.getLogger("messagehub.services")
 
 BEGIN, FRAME, TAKEN, ALIVE, END = b"B", b"F", b"T", b"A", b"E"
 VERSION = b"1"
-HEARTBEAT_MS, SILENCE_MS = 1_000, 6_000
-HANDSHAKE_MS = 5_000
 ALIVE_SECONDS = 1.0
 POLL_MS = 1_000
 MOST_STRANGERS = 256
 MESSAGES_PER_TURN = 64
 RELAY_FILES = 16
-LINGER_MS = 1_000
 CLOSE_SECONDS = 5.0
 _TOTAL = struct.Struct("<Q")
-_LOST = (
-    zmq.EVENT_DISCONNECTED
-    | zmq.EVENT_CLOSED
-    | zmq.EVENT_CONNECT_RETRIED
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-)
 _left_by_parent: list["HostRelay"] = []
-Context = zmq.Context[zmq.Socket[bytes]]
-Socket = zmq.Socket[bytes]
-
-
-class _Dialled:
-    """A link that this side began, with a DEALER of its own."""
-
-    def __init__(self, link: Link, dealer: Socket, monitor: Socket) -> None:
-        self.link, self.dealer, self.monitor = link, dealer, monitor
 
 
 class HostRelay:
@@ -89,8 +69,8 @@ class HostRelay:
         self._peers: dict[bytes, Link] = {}
         """Of callers, by the routing id of their connection."""
         self._identities: dict[int, bytes] = {}
-        self._dialled: dict[int, _Dialled] = {}
-        self._by_socket: dict[Socket, _Dialled] = {}
+        self._dialled: dict[int, Dialled] = {}
+        self._by_socket: dict[Socket, Dialled] = {}
         self._strangers: dict[int, Link] = {}
         self._alive_at = 0.0
 
@@ -103,16 +83,7 @@ class HostRelay:
         """
         with self._lock:
             context, keys = self._started()
-            router = _socket(context, zmq.ROUTER, keys)
-            router.setsockopt(zmq.ROUTER_MANDATORY, 1)
-            router.setsockopt(zmq.CURVE_SERVER, 1)
-            router.setsockopt(zmq.RCVHWM, MESSAGES_PER_TURN // 4)  # of a stranger, no more is in memory
-            try:
-                router.bind(f"tcp://{host}:*")
-            except zmq.ZMQError as error:
-                router.close(0)
-                raise OSError(error.errno, error.strerror) from None
-            endpoint = router.getsockopt_string(zmq.LAST_ENDPOINT)
+            router, endpoint = bound_router(context, host, keys)
         self._accept = accept
         self._order(lambda: self._begin_listening(router))
         return endpoint, keys.public
@@ -125,7 +96,6 @@ class HostRelay:
         check_spare_files(RELAY_FILES)
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         link = Link("caller", there)
-
         self._order(lambda: self._begin(context, keys, link, endpoint, key))
         return here, link
 
@@ -206,20 +176,13 @@ class HostRelay:
             self._orders.popleft()()
 
     def _begin(self, context: Context, keys: KeyPair, link: Link, endpoint: str, key: str) -> None:
-        dialled: _Dialled | None = None
         try:
-            dealer = _socket(context, zmq.DEALER, keys)
-            dealer.setsockopt(zmq.RECONNECT_IVL, -1)
-            dialled = _Dialled(link, dealer, dealer.get_monitor_socket(_LOST))
-            dealer.setsockopt(zmq.CURVE_SERVERKEY, key.encode())
-            dealer.connect(endpoint)
-            dealer.send(BEGIN + VERSION, zmq.NOBLOCK)
+            dialled = Dialled(link, context, endpoint, key, keys)
         except (zmq.ZMQError, ValueError) as error:  # what a registration says is input
             link.why = str(error)
-            if dialled is not None:
-                _close(dialled)
             link.local.close()
             return
+        dialled.dealer.send(BEGIN + VERSION, zmq.NOBLOCK)
         self._dialled[link.fd] = dialled
         for each in (dialled.dealer, dialled.monitor):
             self._by_socket[each] = dialled
@@ -258,17 +221,17 @@ class HostRelay:
         self._arm(link)
 
     def _forward(self, link: Link) -> bool:
-        """Send on what the local socket has. Return whether there may be more."""
+        """Send on some of what the local socket has. Return whether there may be more."""
         try:
             frames = link.read()
         except LinkBroken:
             self._end(link)
             return False
-        for frame in frames:
+        for frame in frames or ():
             self._send(link, FRAME + frame)
         if link.is_proven:
             self._strangers.pop(link.fd, None)
-        return link.fd in self._links and bool(frames)
+        return link.fd in self._links and frames is not None
 
     def _give(self, link: Link) -> None:
         try:
@@ -316,7 +279,7 @@ class HostRelay:
                 self._router.send_multipart([identity, message], zmq.NOBLOCK)
         except zmq.ZMQError as error:  # it is gone
             link.why = link.why or str(error)
-            self._forget(link)
+            self._lose(link)
 
     def _end(self, link: Link) -> None:
         """End a link, and tell the other side."""
@@ -324,11 +287,26 @@ class HostRelay:
             self._send(link, END)
             self._forget(link)
 
-    def _forget(self, link: Link) -> None:
-        if self._links.pop(link.fd, None) is None:
+    def _lose(self, link: Link) -> None:
+        """The other side is gone. What came from it before is still given to the local socket."""
+        if link.fd not in self._links:
             return
-        if link.fd in self._poller:
-            self._poller.unregister(link.fd)
+        self._release(link)
+        link.is_ending = True
+        if link.has_untaken:
+            self._arm(link)
+        else:
+            self._forget(link)
+
+    def _forget(self, link: Link) -> None:
+        self._release(link)
+        if self._links.pop(link.fd, None) is not None:
+            if link.fd in self._poller:
+                self._poller.unregister(link.fd)
+            link.local.close()
+
+    def _release(self, link: Link) -> None:
+        """Give up the connection to the other host."""
         self._strangers.pop(link.fd, None)
         identity = self._identities.pop(link.fd, None)
         if identity is not None:
@@ -338,14 +316,13 @@ class HostRelay:
             for each in (dialled.dealer, dialled.monitor):
                 del self._by_socket[each]
                 self._poller.unregister(each)
-            _close(dialled)
-        link.local.close()
+            dialled.close()
 
     # -- what other hosts say ------------------------------------------------------------------------------
 
-    def _receive_from_worker(self, dialled: _Dialled) -> None:
+    def _receive_from_worker(self, dialled: Dialled) -> None:
         for _ in range(MESSAGES_PER_TURN):
-            if dialled.link.fd not in self._links:
+            if dialled.link.fd not in self._dialled:
                 return
             try:
                 message = dialled.dealer.recv(zmq.NOBLOCK)
@@ -353,12 +330,12 @@ class HostRelay:
                 return
             self._take(dialled.link, message)
 
-    def _note_loss(self, dialled: _Dialled) -> None:
+    def _note_loss(self, dialled: Dialled) -> None:
         """The connection to a worker is lost, or could not be made."""
         self._receive_from_worker(dialled)
         if dialled.link.fd in self._links:
             dialled.link.why = dialled.link.why or "the connection is lost, or nobody listens there"
-            self._forget(dialled.link)
+            self._lose(dialled.link)
 
     def _receive_from_callers(self, router: Socket) -> None:
         for _ in range(MESSAGES_PER_TURN):
@@ -398,23 +375,3 @@ class HostRelay:
         if len(self._strangers) > MOST_STRANGERS:
             self._end(next(iter(self._strangers.values())))
         self._accept(here)
-
-
-def _socket(context: Context, kind: int, keys: KeyPair) -> Socket:
-    made: Socket = context.socket(kind)
-    made.setsockopt(zmq.LINGER, LINGER_MS)
-    made.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES + 1)
-    made.setsockopt(zmq.SNDHWM, 0)  # bounded by the windows of the links
-    made.setsockopt(zmq.RCVHWM, 0)
-    made.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
-    made.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
-    made.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE_MS)
-    made.setsockopt(zmq.CURVE_PUBLICKEY, keys.public.encode())
-    made.setsockopt(zmq.CURVE_SECRETKEY, keys.secret.encode())
-    return made
-
-
-def _close(dialled: _Dialled) -> None:
-    dialled.dealer.disable_monitor()
-    dialled.monitor.close(0)
-    dialled.dealer.close()
