@@ -681,7 +681,7 @@ class RequestSnapshot(Command, tag="SNAPSHOT_REQUEST"):
 
 
 class ServiceCommand(Command):
-    """About services, which live in memory alone: they end with their processes, and those register again."""
+    """About services, which end with their processes: those register again. Only a site stores them."""
 
 
 class RegisterWorker(ServiceCommand, tag="SERVICE_REGISTER"):
@@ -710,6 +710,8 @@ class RegisterWorker(ServiceCommand, tag="SERVICE_REGISTER"):
     pid: fields.Pid[Count | None] = None
     start_time: fields.StartTime[Count | None] = None
     boot_id: fields.BootId[Text | None] = None
+    tcp_endpoint: fields.TcpEndpoint[Label | None] = None
+    tcp_key: fields.TcpKey[Label | None] = None
 
 
 class UnregisterWorker(ServiceCommand, tag="SERVICE_UNREGISTER"):

@@ -116,7 +116,13 @@ class EventLog:
         self.positions.evolve(event)
         self.pending.append(event)
 
-    def follow(self, event: events.AnyEvent) -> None:
+    def emit_service(self, event: events.ServiceChanged, now: float) -> None:
+        """Log a change of a service, in a site; the part that decides it applies it."""
+        self.revision += 1
+        event.revision, event.at = self.revision, now
+        self.pending.append(event)
+
+    def follow(self, event: events.AnyChannelEvent | events.AnySchemaEvent | events.AnyTopicEvent) -> None:
         """Take over an event of another registry, of which this one is a copy.
 
         It has its revision, and those that follow from it come too. Leases are the other registry's: nobody is told,

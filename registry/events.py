@@ -237,9 +237,10 @@ class MessagesAcknowledged(PositionEvent, tag="MESSAGES_ACKNOWLEDGED"):
 
 
 class ServiceChanged(Event, tag="SERVICE_CHANGED"):
-    """Who serves an address changed; null: nobody does, and it is not a pool. Not kept by any store.
+    """Who serves an address changed; null: nobody does, and it is not a pool.
 
-    Revisions of services are counted apart, anew by each run of the broker.
+    A hub on its own stores it nowhere, and counts revisions of services apart, anew by each run. In a site it is an
+    event like any other, since all hubs have to hear of it.
     """
 
     address: str
@@ -273,7 +274,7 @@ AnyPositionEvent = PositionSet | PositionDeleted | MessagesDelivered | MessagesA
 TopicKept = TopicRetained
 MessagesKept = MessagesRetained
 AnyTopicEvent = TopicRetained | TopicDeleted | MessagesRetained | AnyPositionEvent
-AnyEvent = AnyChannelEvent | AnySchemaEvent | AnyTopicEvent
+AnyEvent = AnyChannelEvent | AnySchemaEvent | AnyTopicEvent | ServiceChanged
 
 
 def channel_topic(channel: str) -> str:

@@ -27,6 +27,10 @@ StartTime = Annotated[
     T, Meta(description="when the process started, as the kernel counts: tells it from a later one with the same `pid`")
 ]
 BootId = Annotated[T, Meta(description="the kernel's id of the boot that the process belongs to")]
+TcpEndpoint = Annotated[
+    T, Meta(description="of a worker in a site: where callers of other hosts reach it, by ZeroMQ with CURVE")
+]
+TcpKey = Annotated[T, Meta(description="the public key that the worker proves to have there")]
 Metadata = Annotated[T, Meta(description="free: whatever its owner wants others to see")]
 Headers = Annotated[T, Meta(description="free: what was published with the payload")]
 Prefix = Annotated[T, Meta(description="only names that begin so")]

@@ -373,6 +373,8 @@ class Worker(Struct, kw_only=True, frozen=True):
     pid: fields.Pid[int | None] = None
     start_time: fields.StartTime[int | None] = None
     boot_id: fields.BootId[str | None] = None
+    tcp_endpoint: fields.TcpEndpoint[str | None] = None
+    tcp_key: fields.TcpKey[str | None] = None
     registered_at: fields.RegisteredAt[float] = 0.0
 
 

@@ -19,7 +19,7 @@ from registry.channels.members import Members
 from registry.channels.producers import ProducerDecisions
 from registry.channels.tables import TableDecisions
 from registry.event_log import EventLog
-from registry.records import Channel
+from registry.records import Channel, Service
 from registry.schemas.checks import CheckResult, SchemaCheck
 from registry.schemas.embedded import EmbeddedSchemas
 from registry.schemas.queries import SchemaQueries
@@ -39,13 +39,16 @@ class Outcome(NamedTuple):
 
 
 class Registry:
-    def __init__(self, *, terms: Terms | None = None, shm_prefix: str = "pylabhub_") -> None:
+    def __init__(
+        self, *, terms: Terms | None = None, shm_prefix: str = "pylabhub_", logs_services: bool = False
+    ) -> None:
+        """`logs_services` is for a registry that others follow: changes of services are events with revisions too."""
         self.terms = terms or Terms()
         seconds = self.terms.lease_seconds
         self.log = log = EventLog(self.terms)
         self.channels, self.schemas, self.leases = log.channels, log.schemas, log.leases
         self.topics, self.positions, self.priorities = log.topics, log.positions, log.priorities
-        self.members = members = Members(log, lease_seconds=seconds)
+        self.members = members = Members(log, lease_seconds=seconds, logs_services=logs_services)
         self.host_events = HostEvents(log, members)
         self._schema_rules = rules = SchemaRules(log.schemas, log.channels)
         self._embedded = embedded = EmbeddedSchemas(log, rules)
@@ -125,10 +128,24 @@ class Registry:
         """Decide from now on, instead of the registry that this one is a copy of. Return what that changes."""
         self.subscribers.groups.newest_epoch = epoch_floor
         self.log.lead(epoch_floor=epoch_floor, now=now)
+        self.services.lead(now=now)
         return self.log.take()
 
+    def restore_copy(self, channels: Iterable[Channel], services: Iterable[Service], *, revision: int) -> None:
+        """Take over the records of another registry as they are, to follow it from there. No lease begins."""
+        self.log.restore_copy(channels, revision=revision)
+        self.services.restore_copy(services)
+
+    def follow(self, event: events.AnyEvent) -> None:
+        """Take over an event of another registry, of which this one is a copy."""
+        if isinstance(event, events.ServiceChanged):
+            self.log.revision = event.revision
+            self.services.follow(event)
+        else:
+            self.log.follow(event)
+
     def take_over_unstored(self, before: "Registry", *, now: float) -> None:
-        """Take over the workers and subscribers of the registry before, since the store knows nothing of them."""
+        """Take over what the store knows nothing of: the subscribers, and the workers of a hub on its own."""
         self.members.take_over_unstored(before.members, now=now)
 
     def adopt_consumer(self, command: commands.RegisterConsumer, *, now: float) -> None:

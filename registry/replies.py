@@ -59,7 +59,8 @@ class HelloAck(Reply, tag="HELLO_ACK"):
         Meta(
             description="`control`, `events`, and `topics_in` for publishers (PUSH), `topics_out` and "
             "`topics_retained` for subscribers (SUB): what was pushed, and what the broker has stored; in a site also "
-            "`topics_site`: what was pushed on other hosts"
+            "`topics_site`: what was pushed on other hosts, and `services_site`: the address of this host on which "
+            "workers listen for callers of other hosts, each process at a port of its own"
         ),
     ]
     server: Annotated[str, Meta(description="name and version of the broker")]
@@ -622,6 +623,7 @@ class WorkerSummary(Struct, kw_only=True, frozen=True):
     concurrency: fields.Concurrency[int]
     host: fields.Host[str | None]
     pid: fields.Pid[int | None]
+    tcp_endpoint: fields.TcpEndpoint[str | None]
     registered_at: fields.RegisteredAt[float]
     mailbox: Annotated[
         MailboxState | None, Meta(description="as of its process's last heartbeat; null before the first")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from messagehub import protocol
-from messagehub.broker.access.access_control import AccessControl
+from messagehub.broker.access.access_version import AccessVersion
 from messagehub.broker.host_watcher.entry_checks import Adoption
 from messagehub.broker.request_queue import Request
 from messagehub.broker.schema_worker.checker import SchemaChecker
@@ -47,7 +47,7 @@ class Answers:
         *,
         schema_checker: SchemaChecker[Request | Adoption],
         retained: RetainedTopics,
-        access_control: AccessControl | None,
+        access_version: AccessVersion,
         metrics: Metrics,
     ) -> None:
         """`own` maps commands about the broker itself to functions that answer them, given the return path."""
@@ -57,7 +57,7 @@ class Answers:
         self._own = own
         self._schema_checker = schema_checker
         self._retained = retained
-        self._access_control = access_control
+        self._access_version = access_version
         self._metrics = metrics
         every = protocol.COMMANDS_BY_TYPE.values()
         self._answer_to: dict[type[commands.Command], AnswerTo] = {
@@ -128,8 +128,8 @@ class Answers:
         reply, happened = registry.apply(request[1], now=now)
         assert isinstance(reply, replies.HeartbeatAck | replies.SnapshotPage)
         reply.broker_id = self._broker_id
-        if self._access_control is not None and isinstance(reply, replies.HeartbeatAck):
-            reply.access = self._access_control.access
+        if isinstance(reply, replies.HeartbeatAck):
+            reply.access = self._access_version.current()
         return reply, happened
 
     def _read_topic(self, request: Request, registry: Registry, now: float) -> None:  # noqa: ARG002  one signature
@@ -153,7 +153,8 @@ class Answers:
             lease = registry.leases.get(command.lease)
             if lease is not None:
                 lease.renewed_at = now
-            return replies.HeartbeatAck(known=lease is not None, notices=[], broker_id=self._broker_id)
+            is_known, access = lease is not None, self._access_version.current()
+            return replies.HeartbeatAck(known=is_known, notices=[], broker_id=self._broker_id, access=access)
         subscribers = registry.subscribers
         if isinstance(command, commands.RegisterSubscriber) and subscribers.get(command.member_id) is not None:
             return subscribers.decide(command, now)  # subscribers are not stored, so groups continue

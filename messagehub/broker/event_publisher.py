@@ -51,8 +51,11 @@ class Publisher:
         broker_id: str,
         beacon_seconds: float,
         access_control: AccessControl | None = None,
+        counts_services_apart: bool = True,
     ) -> None:
+        """In a site revisions of services are those of the registry; a hub on its own counts them apart."""
         self._access_control = access_control
+        self._counts_services_apart = counts_services_apart
         self._endpoint = ""
         self.socket = context.socket(zmq.XPUB)
         self.socket.setsockopt(zmq.XPUB_VERBOSE if access_control is None else zmq.XPUB_MANUAL, 1)
@@ -109,7 +112,7 @@ class Publisher:
     def reset(self, revision: int) -> None:
         """Start at a revision, or start again after a failure of the store: discard events that were not written."""
         self._waiting.clear()
-        services = self._group_revisions[b"service/"]
+        services = self._group_revisions[b"service/"] if self._counts_services_apart else revision
         self._group_revisions = dict.fromkeys(self._group_revisions, revision) | {b"service/": services}
 
     def enqueue(self, event: AnyEvent) -> None:
@@ -245,6 +248,6 @@ class Publisher:
 
 def key(event: AnyEvent) -> str:
     """Return the name of the event's record. Channels and subjects share one name space."""
-    if isinstance(event, AnyTopicEvent):
+    if isinstance(event, AnyTopicEvent | ServiceChanged):
         return event.topic
     return event.subject if isinstance(event, AnySchemaEvent) else event.channel

@@ -15,7 +15,8 @@ import zmq
 
 from messagehub import protocol
 from messagehub.broker.access.access_control import AccessControl
-from messagehub.broker.access.authentication import CONTROL, Authentication
+from messagehub.broker.access.access_version import AccessVersion
+from messagehub.broker.access.authentication import CONTROL, SERVICES_SITE, Authentication
 from messagehub.broker.answers import Answers
 from messagehub.broker.event_publisher import Publisher
 from messagehub.broker.host_watcher.entry_checks import Adoption
@@ -77,6 +78,7 @@ class Parts:
         self.place = InstanceLock(settings)
         self._closing.callback(self.place.leave)
         self.access_control = access_control = AccessControl.of(settings)
+        self.access_version = AccessVersion(access_control)
         if access_control is not None:
             self._closing.callback(access_control.close)
         identify = access_control.identify if access_control else None
@@ -142,6 +144,7 @@ class Parts:
             broker_id=broker_id,
             beacon_seconds=settings.beacon_seconds,
             access_control=self.access_control,
+            counts_services_apart=not settings.site,
         )
         self._closing.callback(self.publisher.close)
         self.publisher.reset(self.registry.revision)
@@ -175,6 +178,7 @@ class Parts:
             broker_id,
             settings,
             access_control=self.access_control,
+            access_version=self.access_version,
             topics=self.topics,
             schema_checker=self.schema_checker,
             stats=self.stats,
@@ -195,7 +199,7 @@ class Parts:
             },
             schema_checker=self.schema_checker,
             retained=self.retained,
-            access_control=self.access_control,
+            access_version=self.access_version,
             metrics=self.metrics,
         )
 
@@ -213,5 +217,8 @@ class Parts:
         if local.local_socket is not None:
             self.local_socket.bind(local.local_socket)
             self.place.share(f"ipc://{local.local_socket}")
-        self.status.endpoints = {"control": control, "events": events, **topics}
-        self.status.local_endpoints = {"control": control_here, "events": events_here, **topics_here}
+        services = {}
+        if settings.site:  # workers choose ports of their own
+            services[SERVICES_SITE] = f"{settings.hubs_endpoint.rpartition(':')[0]}:0"
+        self.status.endpoints = {"control": control, "events": events, **topics, **services}
+        self.status.local_endpoints = {"control": control_here, "events": events_here, **topics_here, **services}

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any
 
 from messagehub import protocol
-from messagehub.broker.access.access_control import AccessControl
+from messagehub.broker.access.access_control import HOST, AccessControl, ReturnPath
 from messagehub.broker.tracing import TraceRing
 from messagehub.broker.transports.local_connection import LocalPath
 from messagehub.errors import HubError, ProtocolError, is_not_found
@@ -112,7 +112,8 @@ class RequestQueue:
             said = answer if isinstance(answer, str) else "answered"
             who, request_id = one_line(self._sender(path)), one_line(command.id or "none")
             log.debug("%s of %s, id %s: %s in %.3f ms", name, who, request_id, said, elapsed * 1000)
-        self._trace.append((received_at, command.id, name, answer, elapsed, path[0], access.about(command)))
+        peer = path[0] if type(path) is LocalPath else self._peer(path)
+        self._trace.append((received_at, command.id, name, answer, elapsed, peer, access.about(command)))
 
     def _send(self, path: list[bytes], payload: bytes) -> None:
         is_sent = path.connection.reply(payload) if type(path) is LocalPath else self._send_by_router(path, payload)
@@ -142,5 +143,11 @@ class RequestQueue:
         why = reason(code, said)
         self._refusals.info("refused %s of %s, id %s: %s: %s", request, who, request_id or "none", code, why)
 
+    def _peer(self, path: list[bytes]) -> bytes:
+        """Return what a trace shows of a peer: of one for whom another hub asks, its host and its name there."""
+        return path.user.encode() if isinstance(path, ReturnPath) and path.user.startswith(HOST) else path[0]
+
     def _sender(self, path: list[bytes]) -> str:
-        return "a local peer" if self._access_control is None else self._access_control.sender(path)
+        if self._access_control is not None:
+            return self._access_control.sender(path)
+        return path.user if isinstance(path, ReturnPath) else "a local peer"

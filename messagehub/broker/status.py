@@ -4,6 +4,7 @@ from typing import Any
 
 from messagehub import protocol
 from messagehub.broker.access.access_control import AccessControl
+from messagehub.broker.access.access_version import AccessVersion
 from messagehub.broker.schema_worker.checker import SchemaChecker
 from messagehub.broker.stats import BrokerStats
 from messagehub.broker.topics.proxy import TopicProxy
@@ -22,6 +23,7 @@ class BrokerInfo:
         settings: Settings,
         *,
         access_control: AccessControl | None,
+        access_version: AccessVersion,
         topics: TopicProxy,
         schema_checker: SchemaChecker[Any],
         stats: BrokerStats,
@@ -36,6 +38,7 @@ class BrokerInfo:
         self._broker_id = broker_id
         self._settings = settings
         self._access_control = access_control
+        self._access_version = access_version
         self._topics = topics
         self._schema_checker = schema_checker
         self._stats = stats
@@ -60,8 +63,7 @@ class BrokerInfo:
             reply.warning = warning
         if settings.site:
             reply.site = settings.site
-        if access_control is not None:
-            reply.access = access_control.access
+        reply.access = self._access_version.current()
         return reply
 
     def ping(self, command: commands.Ping, _: list[bytes], registry: Registry) -> replies.Reply:

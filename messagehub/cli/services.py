@@ -10,6 +10,8 @@ from messagehub.cli.output import complain, echo, echo_json, echo_table
 from messagehub.cli.session import connected
 from messagehub.cli.subcommands import ListingGroup
 from messagehub.display.values import instant, moment, size
+from messagehub.hub import MessageHub
+from registry import commands, replies
 
 app = typer.Typer(
     name="services",
@@ -44,11 +46,15 @@ def list_services(
                     *(service.address, w.status, w.worker_id, w.pid, w.host),
                     *(moment(w.registered_at), w.concurrency, strategy),
                     w.mailbox and f"{w.mailbox.queued}/{w.mailbox.capacity}",
+                    w.tcp_endpoint,
                 )
                 for w in service.workers
-            ] or [(service.address, *(None,) * 6, strategy, None)]
+            ] or [(service.address, *(None,) * 6, strategy, None, None)]
         headings = ("ADDRESS", "STATUS", "WORKER", "PID", "HOST", "SINCE", "CONCURRENCY", "STRATEGY", "QUEUED")
-        echo_table(headings, rows)
+        if any(row[-1] for row in rows):
+            echo_table((*headings, "FROM OTHER HOSTS"), rows)
+        else:
+            echo_table(headings, [row[:-1] for row in rows])
 
 
 @app.command(name="dead-letters", cls=HubCommand)
@@ -63,9 +69,12 @@ def dead_letters(
     timeout: Timeout = None,
     as_json: Json = False,
 ) -> None:
-    """List messages that could not be delivered, oldest first."""
+    """List messages that could not be delivered, oldest first; in a site, those whose senders are on this host."""
     with connected(endpoint, dir, timeout) as hub:
         found = hub.dead_letters(address, limit=limit)
+        other_hosts = () if as_json else _other_hosts(hub)
+    if other_hosts:
+        complain(f"messagehub: those of senders on other hosts are with the hubs there: {', '.join(other_hosts)}")
     if as_json:
         echo_json({"letters": found.letters, "kept": found.kept, "dropped": found.dropped})
     elif not found.letters:
@@ -79,6 +88,12 @@ def dead_letters(
             for one in found.letters
         ]
         echo_table(("NUMBER", "AT", "ADDRESS", "CODE", "REASON", "ATTEMPTS", "SIZE", "FORM", "SENDER"), rows)
+
+
+def _other_hosts(hub: MessageHub) -> list[str]:
+    """Return the other hosts of the site, which have dead letters of their own; none without a site."""
+    found = hub.ask(commands.ListHosts())
+    return [one.host for one in found.hosts if one.host != found.host] if isinstance(found, replies.HostList) else []
 
 
 @app.command(name="resend", cls=HubCommand)

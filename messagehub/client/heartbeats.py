@@ -227,8 +227,9 @@ class Heartbeats:
         self._hear_access(reply)
 
     def _hear_access(self, reply: replies.HelloAck | replies.HeartbeatAck) -> None:
-        if self.on_access is not None and reply.access is not msgspec.UNSET:
-            self.on_access(reply.access, self._registrations.are_workers_settled())
+        if self.on_access is not None:  # where all peers may do everything, nothing is said
+            access = "" if reply.access is msgspec.UNSET else reply.access
+            self.on_access(access, self._registrations.are_workers_settled())
 
     def _take(self, notice: replies.Notice) -> None:
         self.notices.append(notice)

@@ -6,6 +6,7 @@ Rule 2: two hosts do not have one name. A name belongs to the directory of the h
 has run out.
 """
 
+import hashlib
 from time import monotonic
 from typing import Any
 
@@ -40,6 +41,8 @@ class HostEntry(msgspec.Struct, kw_only=True, frozen=True):
     gateway_secret: str = ""
     """What tokens for that gateway are signed with."""
     gateway_certificate: str = ""
+    access: str = ""
+    """Changes whenever the rights of a peer of its do; empty if all peers may do everything."""
     version: str = ""
     revision: int = 0
     is_degraded: bool = False
@@ -62,6 +65,7 @@ class SiteHosts:
         self._put: HostEntry | None = None
         self._own_gateway: dict[str, str] = {}
         self._own_topics = ""
+        self._own_access = ""
         self._changed_at: dict[str, int] = {}
         """The revisions of etcd at which the entries were changed, as they were read last."""
         self._read_at = 0
@@ -83,7 +87,12 @@ class SiteHosts:
     def keep(self, *, revision: int, is_degraded: bool) -> None:
         """Renew the lease, and say how far this hub is. A lease that has run out is replaced by a new one."""
         self.entry = msgspec.structs.replace(
-            self.entry, revision=revision, is_degraded=is_degraded, topics=self._own_topics, **self._own_gateway
+            self.entry,
+            revision=revision,
+            is_degraded=is_degraded,
+            topics=self._own_topics,
+            access=self._own_access,
+            **self._own_gateway,
         )
         written = self._put
         if monotonic() < self._put_at and (
@@ -109,6 +118,16 @@ class SiteHosts:
     def set_topics(self, endpoint: str) -> None:
         """Say where other hubs hear what is published here, from the next `keep` on. Another thread may call this."""
         self._own_topics = endpoint
+
+    def set_access(self, access: str) -> None:
+        """Say what changes with the rights of peers here, from the next `keep` on. Another thread may call this."""
+        self._own_access = access
+
+    def access(self) -> str:
+        """Return a text that changes whenever the rights of a peer of another host do; empty if no hub says any."""
+        said = sorted((name, entry.access) for name, entry in self.seen.items() if entry.access)
+        said = [each for each in said if each[0] != self.entry.host]
+        return hashlib.sha256(msgspec.json.encode(said)).hexdigest()[:16] if said else ""
 
     def topics(self) -> frozenset[HubTopics]:
         """Return where what is published on the other hosts is to be heard."""

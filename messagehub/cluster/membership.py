@@ -244,8 +244,9 @@ class SiteMembership:
         if self._election is not None:
             self._election.resign(why)
 
-    def tell(self, revision: int) -> None:
+    def tell(self, revision: int, *, access: str) -> None:
         self._revision = revision
+        self._hosts.set_access(access)
 
     def hosts(self) -> list[SiteHost]:
         hosts = self._hosts
@@ -368,7 +369,8 @@ class SiteMembership:
             except StoreError as error:
                 log.debug("the hosts of the site cannot be read: %s", error.message)
             else:
-                seen = HostsSeen(self._hosts.known, frozenset(self._hosts.seen), self._hosts.topics())
+                hosts = self._hosts
+                seen = HostsSeen(hosts.known, frozenset(hosts.seen), hosts.topics(), hosts.access())
                 if seen != self._seen:
                     self._seen = seen
                     self._tell_loop(seen)

@@ -23,7 +23,6 @@ from messagehub.protocol.stream_frames import CHUNK, Frames, NotAFrame
 from messagehub.protocol.topic_frames import IN_BLOCK
 from messagehub.runtime.handover_lock import HandoverLock
 from messagehub.services.frames import ANSWER, EXPIRED, MAX_FRAME_BYTES, PARTIAL, REPLY
-from messagehub.services.handshake import connect
 from messagehub.services.metrics import ServiceMetrics
 from messagehub.services.payloads import attached, is_known_kind
 from registry.records import Worker
@@ -108,9 +107,12 @@ class NotSent(Exception):
 
 
 class ServiceConnection:
-    def __init__(self, worker: Worker, sender: str, deadline: float, metrics: ServiceMetrics, reader: Reading) -> None:
-        """Connect and greet; RouteError when nobody is there or it is somebody else, SendTimeout at the deadline."""
+    def __init__(
+        self, worker: Worker, connected: socket.socket, where: str, metrics: ServiceMetrics, reader: Reading
+    ) -> None:
+        """`connected` has greeted the worker; `where` is what errors say of its host, if that is another one."""
         self.endpoint = worker.endpoint
+        self.where = where
         self.worker_id = worker.worker_id
         self.is_ended = self.is_lost = False
         self._metrics = metrics
@@ -121,7 +123,7 @@ class ServiceConnection:
         self._unsent = b""
         self.reading = HandoverLock()
         self._sending = threading.Lock()
-        self._socket = connect(worker, sender, deadline)
+        self._socket = connected
         self.fd = self._socket.fileno()
         self._poll = select.poll()
         self._poll.register(self.fd, select.POLLIN)
@@ -163,7 +165,7 @@ class ServiceConnection:
         return answer
 
     def _too_late(self) -> RequestTimeout:
-        return RequestTimeout("the worker did not answer in time", endpoint=self.endpoint)
+        return RequestTimeout(f"the worker{self.where} did not answer in time", endpoint=self.endpoint)
 
     def _follow(self, answer: ServiceAnswer, deadline: float) -> None:
         """Wait while another thread reads from this connection, and take over when it stops."""
@@ -249,7 +251,7 @@ class ServiceConnection:
     def leave(self) -> None:
         """After using the connection: see that what is still to come is read, or that a lost connection is closed."""
         if self.is_lost if self._pending else self.is_ended and not self.is_lost:
-            self.lose("the worker has ended")
+            self.lose(self._ended("the worker has ended"))
         if self.is_lost:
             self._close_if_unused()
         elif self._pending or self._late:
@@ -293,6 +295,9 @@ class ServiceConnection:
 
     # -- inside --------------------------------------------------------------------------------------------
 
+    def _ended(self, said: str) -> str:
+        return f"the worker{self.where} has ended, or the link to it is lost" if self.where else said
+
     def _wait_and_read(self, deadline: float) -> None:
         remaining = deadline - monotonic()
         if remaining > 0 and self._poll.poll(int(remaining * 1000) + 1):
@@ -306,7 +311,7 @@ class ServiceConnection:
         except OSError:
             data = b""
         if not data:
-            self.lose("the worker ended, or hung up, before it answered")
+            self.lose(self._ended("the worker ended, or hung up, before it answered"))
             return
         try:
             frames = self._frames.feed(data)
@@ -351,7 +356,7 @@ class ServiceConnection:
                     break
             has_begun = len(rest) < len(frame)
             self._unsent = bytes(rest if has_begun else rest[: len(rest) - len(frame)])
-            raise SendTimeout("the worker did not take the message in time", endpoint=self.endpoint)
+            raise SendTimeout(f"the worker{self.where} did not take the message in time", endpoint=self.endpoint)
         except (NotSent, HubError):
             raise
         except BaseException:  # an interrupt: how much of the frame has left is not known, and no other may follow it

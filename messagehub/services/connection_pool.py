@@ -4,15 +4,18 @@ import io
 import logging
 import os
 import select
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
 
-from messagehub.errors import SendTimeout
+from messagehub.errors import RouteError, SendTimeout
 from messagehub.runtime.supervision import keep_turning
+from messagehub.services.between_hosts.relay import HostRelay
 from messagehub.services.connection import ServiceConnection
-from messagehub.services.directory import WorkerKey, key_of
+from messagehub.services.directory import WorkerKey, is_elsewhere, key_of
+from messagehub.services.handshake import connect, connect_elsewhere
 from messagehub.services.metrics import ServiceMetrics
 from messagehub.shm.locks import check_spare_files
 from registry.records import Worker
@@ -128,8 +131,13 @@ class ConnectionReader:
 
 
 class ConnectionPool:
-    def __init__(self, sender: str, metrics: ServiceMetrics, on_defect: Callable[[], None]) -> None:
+    def __init__(
+        self, sender: str, metrics: ServiceMetrics, on_defect: Callable[[], None], *, host: str, relay: HostRelay
+    ) -> None:
+        """`host` is the name of this host; `relay` leads to workers of other hosts."""
         self._sender = sender
+        self._host = host
+        self._relay = relay
         self._metrics = metrics
         self.reader = ConnectionReader(on_defect)
         self._connections: dict[WorkerKey, ServiceConnection] = {}
@@ -142,8 +150,8 @@ class ConnectionPool:
         connection = self._connections.get(key_of(worker))
         return connection if connection is not None and not connection.is_ended else None
 
-    def to(self, worker: Worker, deadline: float) -> ServiceConnection:
-        """Return the connection to a worker, made if there is none."""
+    def to(self, worker: Worker, deadline: float, *, is_only: bool) -> ServiceConnection:
+        """Return the connection to a worker, made if there is none. `is_only` says that no other could be tried."""
         key = key_of(worker)
         connection = self._connections.get(key)
         if connection is not None and not connection.is_ended:
@@ -157,7 +165,8 @@ class ConnectionPool:
         try:
             connection = self._connections.get(key)
             if connection is None or connection.is_ended:
-                connection = ServiceConnection(worker, self._sender, deadline, self._metrics, self.reader)
+                connected, where = self._connect(worker, deadline, is_only)
+                connection = ServiceConnection(worker, connected, where, self._metrics, self.reader)
                 with self._lock:
                     if self._is_closed:
                         connection.close()
@@ -166,6 +175,21 @@ class ConnectionPool:
             return connection
         finally:
             connecting.release()
+
+    def _connect(self, worker: Worker, deadline: float, is_only: bool) -> tuple[socket.socket, str]:
+        """Return a connection that has greeted, and what errors say of where it leads."""
+        if not is_elsewhere(worker, self._host):
+            try:
+                return connect(worker, self._sender, deadline), ""
+            except RouteError as error:
+                if worker.host in (None, self._host):
+                    raise
+                said = f"it is on host {worker.host!r}, this is {self._host!r}, and it named no address for other hosts"
+                raise RouteError(f"{error.message}; {said}", **error.details) from None
+        connected = connect_elsewhere(
+            worker, self._sender, deadline, is_only=is_only, host=self._host, relay=self._relay
+        )
+        return connected, f" on host {worker.host!r}, asked from host {self._host!r},"
 
     def is_alive(self, worker: Worker) -> bool:
         return self.find(worker) is not None

@@ -25,6 +25,7 @@ log = logging.getLogger("messagehub.services")
 
 MOST_FOLLOWED = 4096
 MOST_UNREPORTED = 1000
+AVOID_SECONDS = 10.0
 _UNSENDABLE = (HubError, TypeError, ValueError, OverflowError, RecursionError)  # strangers' headers are in a letter
 
 
@@ -34,6 +35,11 @@ WorkerKey = tuple[str, str, str]
 
 def key_of(worker: Worker) -> WorkerKey:
     return worker.endpoint, worker.worker_id, worker.key
+
+
+def is_elsewhere(worker: Worker, host: str) -> bool:
+    """Whether a worker is on another host than this one, and says where it is reached from there."""
+    return worker.tcp_endpoint is not None and worker.host not in (None, host)
 
 
 class Route:
@@ -65,6 +71,17 @@ class Resolved:
         self.is_asked = False
         self.is_suspect = False
         self._turns = itertools.count()
+        self._avoided: dict[str, float] = {}
+        """Workers that were not reached from this host, and until when others are tried before them."""
+
+    def avoid(self, route: Route) -> None:
+        self._avoided[route.worker.worker_id] = monotonic() + AVOID_SECONDS
+
+    def _preferred(self, routes: list[Route]) -> list[Route]:
+        """Return the routes to workers that are not avoided; all of them if there is no other."""
+        now = monotonic()
+        self._avoided = {worker_id: until for worker_id, until in self._avoided.items() if until > now}
+        return [route for route in routes if route.worker.worker_id not in self._avoided] or routes
 
     def update(self, service: Service, broker_id: str, turn: int | None = None) -> None:
         if broker_id == self.broker_id and service.revision < self.revision:
@@ -92,6 +109,8 @@ class Resolved:
             return None
         if len(routes) == 1:
             return routes[0]
+        if self._avoided:
+            routes = self._preferred(routes)
         if self.strategy == "random":
             return random.choice(routes)
         turn = next(self._turns) % len(routes)

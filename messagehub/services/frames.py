@@ -1,11 +1,13 @@
-"""The frames between a caller and a worker, on a plain stream socket between two processes of one host.
+"""The frames between a caller and a worker, on a plain stream socket between two processes of one host, or with a relay
+on each of two hosts in between (`between_hosts`).
 
     to a worker    length, form, priority, payload kind, number, deadline, length of the worker's id, length of the
                    headers; then id, headers (JSON), payload
     to a caller    length, form, payload kind, number, load; then the payload (of a failure: JSON)
 
-`length` counts what follows it. The deadline is CLOCK_MONOTONIC, which the processes of a host share; `number` is the
-caller's own and comes back with the answer; `load` is how much the worker has in hand.
+`length` counts what follows it. The deadline is CLOCK_MONOTONIC, which the processes of a host share (between hosts it
+is the seconds that are left); `number` is the caller's own and comes back with the answer; `load` is how much the
+worker has in hand.
 
 A connection is to one worker, and begins with a handshake in which each side proves that it has the worker's key, which
 the registry gave it, without showing it:

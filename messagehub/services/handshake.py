@@ -6,6 +6,7 @@ from time import monotonic
 
 from messagehub.errors import RouteError, SendTimeout
 from messagehub.protocol.stream_frames import LENGTH, Frames, NotAFrame
+from messagehub.services.between_hosts.relay import HostRelay
 from messagehub.services.frames import (
     ANSWER,
     CALL,
@@ -30,6 +31,9 @@ from messagehub.services.frames import (
 from messagehub.services.server_connections import ServerConnection
 from messagehub.shm.locks import open_files_limited
 from registry.records import Worker
+
+REACH_SECONDS, REACH_ONE_SECONDS = 2.0, 5.0
+"""How long a worker of another host has to greet: where another one may be tried, and where there is none."""
 
 # -- the caller's side -------------------------------------------------------------------------------------
 
@@ -65,6 +69,7 @@ def _shake_hands(connection: socket.socket, worker: Worker, sender: str, deadlin
     """
     frames = Frames(ANSWER, MAX_GREETING_BYTES)
     nonce = new_nonce()
+    connection.settimeout(max(deadline - monotonic(), 0.001))
     connection.sendall(greeting(Greeting(worker.worker_id, key_id(worker.key), sender, nonce)))
     said = decode_challenge(_next_frame(connection, frames, CHALLENGE, deadline)[ANSWER.size :])
     if not is_proof(said.proof, proof_of("worker", worker.key, nonce, said.nonce)):
@@ -87,6 +92,33 @@ def _next_frame(connection: socket.socket, frames: Frames, form: int, deadline: 
             return found[0]
         if monotonic() >= deadline:
             raise TimeoutError
+
+
+def connect_elsewhere(
+    worker: Worker, sender: str, deadline: float, *, is_only: bool, host: str, relay: HostRelay
+) -> socket.socket:
+    """As `connect`, to a worker of another host, the only one of its address or not; `host` is the name of this one."""
+    endpoint, key = worker.tcp_endpoint or "", worker.tcp_key or ""
+    where = {"endpoint": endpoint, "worker_id": worker.worker_id, "host": worker.host, "from_host": host}
+    said = f"worker {worker.worker_id!r} on host {worker.host!r} cannot be reached from host {host!r} at {endpoint}"
+    until = min(deadline, monotonic() + (REACH_ONE_SECONDS if is_only else REACH_SECONDS))
+    connection, link = relay.dial(endpoint, key)
+    try:
+        _shake_hands(connection, worker, sender, until)
+        connection.setblocking(False)
+    except TimeoutError:
+        connection.close()
+        kind = SendTimeout if until == deadline else RouteError
+        raise kind(
+            f"{said}: it does not answer. Is the link up, and does a firewall let it through?", **where
+        ) from None
+    except (OSError, ValueError, RecursionError, NotAFrame) as error:
+        connection.close()
+        raise RouteError(f"{said}: {link.why or error}", **where) from None
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 # -- the worker's side -------------------------------------------------------------------------------------

@@ -256,7 +256,8 @@ class PendingReply:
         if attempt is None:
             self._calls.retry_or_end(self, SendTimeout(f"no worker of {address} was reached in time"))
         elif attempt.connection.give_up(attempt.number):
-            self._settle(attempt, RequestTimeout(f"{address} did not answer in time"))
+            late = f"{address}{attempt.connection.where} did not answer in time"
+            self._settle(attempt, RequestTimeout(late))
 
     def _settle(self, attempt: Attempt, error: HubError | None) -> None:
         with self._lock:

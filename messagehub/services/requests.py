@@ -32,9 +32,10 @@ from messagehub.errors import (
 )
 from messagehub.runtime.background import BackgroundThreads
 from messagehub.runtime.event_loop import running_loop
+from messagehub.services.between_hosts.relay import HostRelay
 from messagehub.services.connection import NotSent, ServiceAnswer, ServiceConnection
 from messagehub.services.connection_pool import ConnectionPool
-from messagehub.services.directory import Resolved, Route, ServiceDirectory, WorkerKey, key_of
+from messagehub.services.directory import Resolved, Route, ServiceDirectory, WorkerKey, is_elsewhere, key_of
 from messagehub.services.frames import REQUEST, SEND, STREAM
 from messagehub.services.metrics import ServiceMetrics
 from messagehub.services.outgoing_requests import CERTAINLY_NOT_HANDLED, UNDELIVERABLE, Outgoing
@@ -62,10 +63,13 @@ class Requests:
         default_timeout: float,
         background: BackgroundThreads,
         encoder: PayloadEncoder,
+        host: str,
+        relay: HostRelay,
     ) -> None:
-        """`sender` names this hub in messages."""
+        """`sender` names this hub in messages, and `host` is the name of this host."""
         self.background = background
-        self.connections = ConnectionPool(sender, metrics, connection.count_defect)
+        self.connections = ConnectionPool(sender, metrics, connection.count_defect, host=host, relay=relay)
+        self._host = host
         self.directory = ServiceDirectory(connection, has_connection=self.connections.is_alive, on_change=self._tidy)
         self._metrics = metrics
         self._sender = sender
@@ -172,27 +176,29 @@ class Requests:
         Whoever gets it counts the worker's load down again.
         """
         number, deadline = next(self._numbers), outgoing.deadline
+        why = ""
         for entry, route in self._routes(outgoing, chosen):
             frame = outgoing.frame(number, route.target)
             self._count(route, 1)
+            is_only = len(entry.routes) == 1
             try:
-                connection = self.connections.to(route.worker, deadline)
+                connection = self.connections.to(route.worker, deadline, is_only=is_only)
                 try:
                     got = use(connection, number, frame, deadline)
                 except NotSent:  # that connection had ended; a new one shows whether the worker has too
-                    connection = self.connections.to(route.worker, deadline)
+                    connection = self.connections.to(route.worker, deadline, is_only=is_only)
                     got = use(connection, number, frame, deadline)
                 return Attempt(entry, route, number, connection), got
             except (NotSent, RouteError) as unreached:
                 self._count(route, -1)
-                self._unreached(outgoing, entry, route, unreached)
+                why = self._unreached(outgoing, entry, route, unreached) or why
             except HubError as error:
                 self._count(route, -1)
                 raise self._final_error(outgoing, entry, route, error) from None
             except BaseException:
                 self._count(route, -1)
                 raise
-        raise RouteError(f"no worker of {outgoing.address} can be reached", address=outgoing.address)
+        raise RouteError(f"no worker of {outgoing.address} can be reached{why}", address=outgoing.address)
 
     def _final_error(self, outgoing: Outgoing, entry: Resolved, route: Route, error: HubError) -> HubError:
         """Return the error of a request that ended without an answer.
@@ -204,7 +210,8 @@ class Requests:
         elif isinstance(error, RequestTimeout):
             self._metrics.count("timeouts")
             if outgoing.form == SEND:
-                return SendTimeout(f"no worker of {outgoing.address} took the message in time")
+                why = f": {error.message}" if is_elsewhere(route.worker, self._host) else ""
+                return SendTimeout(f"no worker of {outgoing.address} took the message in time{why}")
         return error
 
     # -- calls that go on by themselves --------------------------------------------------------------------
@@ -310,11 +317,19 @@ class Requests:
                 raise NotInitialised("this hub is closed") from None
             raise
 
-    def _unreached(self, outgoing: Outgoing, entry: Resolved, route: Route, error: Exception) -> None:
-        """Take note that a worker was not reached; the next one is tried if there is time."""
+    def _unreached(self, outgoing: Outgoing, entry: Resolved, route: Route, error: Exception) -> str:
+        """Take note that a worker was not reached; the next one is tried if there is time.
+
+        Return what is to be said of one on another host, if none of them is reached.
+        """
         self.directory.lost(entry, route)
+        why = ""
+        if isinstance(error, RouteError) and route.worker.host not in (None, self._host):
+            entry.avoid(route)
+            why = f": {error.message}"
         if monotonic() >= outgoing.deadline:
-            raise SendTimeout(f"no worker of {outgoing.address} was reached in time") from error
+            raise SendTimeout(f"no worker of {outgoing.address} was reached in time{why}") from error
+        return why
 
     def _count(self, route: Route, change: int, answer: ServiceAnswer | None = None) -> None:
         with self._loads:

@@ -205,6 +205,13 @@ class ServiceServer:
             if not self._is_closed:
                 self._epoll.modify(self._listener.fileno(), _ONCE)
 
+    def accept(self, connection: socket.socket) -> None:
+        """Take a caller of another host, by the local socket that its connection ends in. Any thread may call this."""
+        if self._is_closed:
+            connection.close()
+        else:
+            self._let_stand(ServerConnection(connection, self._epoll))
+
     def _let_stand(self, caller: ServerConnection) -> None:
         """A connection that has proven nothing yet; of too many of one user the oldest goes.
 

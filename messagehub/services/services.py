@@ -5,6 +5,7 @@ the caller's side; here is what this hub serves: registered with the broker, wit
 """
 
 import asyncio
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from messagehub.client.heartbeats import Heartbeats
 from messagehub.errors import BrokerRequired, BrokerUnavailable, HubError, NotInitialised
 from messagehub.runtime.background import BackgroundThreads
 from messagehub.runtime.handler_loop import HandlerLoop
+from messagehub.services.between_hosts.relay import HostRelay
 from messagehub.services.mailbox import Job, Overflow
 from messagehub.services.metrics import ServiceMetrics
 from messagehub.services.outgoing_requests import letter_of
@@ -30,6 +32,10 @@ from registry import commands, replies
 from registry.records import MailboxState, Priority, Strategy
 from registry.services.workers import check_address
 
+log = logging.getLogger("messagehub.services")
+
+SERVICES_SITE = "services_site"
+"""In HELLO_ACK: the address of this host on which workers of a site listen for callers of other hosts."""
 SERVER_FILES = 6
 """How many descriptors a server needs before anybody calls it, with some to accept callers."""
 MOST_REPORTED = 1000
@@ -50,6 +56,9 @@ class Services:
         """`owner` names this process in registrations, and `sender` it in messages."""
         self.metrics = ServiceMetrics()
         self._encoder = PayloadEncoder(connection.settings)
+        self._relay = HostRelay(connection.count_defect)
+        self._listening: tuple[str, str] | None = None
+        """Where callers of other hosts reach this process, and the key that it has there."""
         self.requests = Requests(
             connection,
             self.metrics,
@@ -57,6 +66,8 @@ class Services:
             default_timeout=default_timeout,
             background=background,
             encoder=self._encoder,
+            host=owner["host"],
+            relay=self._relay,
         )
         report = self.requests.report
 
@@ -116,17 +127,20 @@ class Services:
             own_loop=self._handler_loop,
             encoder=self._encoder,
         )
-        command = commands.RegisterWorker(
-            address=address,
-            worker_id=worker_id,
-            endpoint=server.endpoint,
-            key=served.keys.current,
-            strategy=strategy,
-            concurrency=concurrency,
-            **self._owner,
-        )
         server.add(served)  # before anybody can be told of it
         try:
+            tcp_endpoint, tcp_key = self._listen_for_other_hosts(server, timeout)
+            command = commands.RegisterWorker(
+                address=address,
+                worker_id=worker_id,
+                endpoint=server.endpoint,
+                key=served.keys.current,
+                strategy=strategy,
+                concurrency=concurrency,
+                tcp_endpoint=tcp_endpoint,
+                tcp_key=tcp_key,
+                **self._owner,
+            )
             served.registration = self._heartbeats.register(command, timeout=timeout, required=True)
         except BrokerUnavailable as missing:
             server.remove(served)
@@ -190,6 +204,23 @@ class Services:
                 self._server = ServiceServer(self.metrics, self._on_dropped, self._connection.count_defect)
             return self._server
 
+    def _listen_for_other_hosts(self, server: ServiceServer, timeout: float) -> tuple[str | None, str | None]:
+        """Return where callers of other hosts reach the server and the key that it shows there; none without a site."""
+        hello = self._connection.hello or self._connection.ask_hello(timeout=timeout)
+        found = hello.endpoints.get(SERVICES_SITE)
+        if found is None:
+            return None, None
+        with self._serving:
+            if self._listening is None:
+                address = found.removeprefix("tcp://").rpartition(":")[0]
+                try:
+                    self._listening = self._relay.listen(address, server.accept)
+                except OSError as error:
+                    said = "services of this process are found on this host only: nothing can listen at %s: %s"
+                    log.warning(said, address, error)
+                    return None, None
+            return self._listening
+
     # -- ending --------------------------------------------------------------------------------------------
 
     def close(self, *, timeout: float = DRAIN_SECONDS) -> None:
@@ -207,6 +238,7 @@ class Services:
             server.close()
         self._handler_loop.close()
         self.requests.close()
+        self._relay.close()
 
     def abandon(self) -> None:
         """End in a forked child: the sockets and the workers are the parent's."""
@@ -216,6 +248,7 @@ class Services:
         if self._server is not None:
             self._server.abandon()
         self.requests.abandon()
+        self._relay.abandon()
 
 
 def _call(hear: Callable[[str, bool], None] | None, access: str, is_settled: bool) -> None:

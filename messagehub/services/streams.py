@@ -116,7 +116,7 @@ class StreamCall:
         if form == REFUSED:
             self.lose(read_failure(memoryview(frame)[ANSWER.size :]))
         elif form == EXPIRED:
-            self.lose(RequestTimeout(self.why_late("the worker did not come to it in time")))
+            self.lose(RequestTimeout(self.why_late("the worker", "did not come to it in time")))
         elif form == FAILED:  # by its handler, so that it is not tried again
             self.end(read_failure(memoryview(frame)[ANSWER.size :]))
         else:
@@ -130,10 +130,11 @@ class StreamCall:
             if form != PARTIAL:
                 self.has_ended = True
 
-    def why_late(self, where_nothing_came: str) -> str:
-        """Return why the deadline passed: another text if the stream had begun."""
+    def why_late(self, who: str, what: str) -> str:
+        """Return why the deadline passed: who did not do what, or another text if the stream had begun."""
         if not self._bytes_in:
-            return where_nothing_came
+            attempt = self._attempt
+            return f"{who}{attempt.connection.where if attempt is not None else ''} {what}"
         return f"the stream of {self.outgoing.address} had not ended at its deadline: read it faster, or give it longer"
 
     def wake(self) -> bool:
@@ -295,7 +296,7 @@ class StreamedReply:
 
     def _too_late(self) -> BaseException:
         self._metrics.count("timeouts")
-        return self._failed(RequestTimeout(self._call.why_late(f"{self.address} did not answer in time")))
+        return self._failed(RequestTimeout(self._call.why_late(self.address, "did not answer in time")))
 
     def _failed(self, error: BaseException) -> BaseException:
         self._error = error

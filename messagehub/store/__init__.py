@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from msgspec import Struct, field
 
 from registry.events import AnyEvent
-from registry.records import Channel, Mode, RetainedTopic, SchemaConfig, SchemaVersion
+from registry.records import Channel, Mode, RetainedTopic, SchemaConfig, SchemaVersion, Service
 from registry.replies import StoredMessage
 from registry.topics.positions import SavedPosition
 from registry.topics.retained import SavedTopic
@@ -27,6 +27,8 @@ class Saved(Struct):
     modes: dict[str, Mode] = field(default_factory=dict)
     topics: list[SavedTopic] = field(default_factory=list)
     positions: list[SavedPosition] = field(default_factory=list)
+    services: list[Service] = field(default_factory=list)
+    """Of a site; a hub on its own stores none."""
 
 
 class Extent(NamedTuple):

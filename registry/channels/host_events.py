@@ -11,6 +11,7 @@ from registry import events, names
 from registry.channels.leases import Member
 from registry.channels.members import Members, members_of
 from registry.event_log import EventLog
+from registry.records import Consumer, Producer, Worker
 
 
 class HostEvents:
@@ -34,6 +35,8 @@ class HostEvents:
             for member, record in members_of(channel)
             if record.host == host
         ]
+        services = self._members.services
+        lost += [Member("worker", each.address, each.worker_id) for each in services.workers() if each.host == host]
         return self._ended(lost, "host_lost", now)
 
     def end_reported(
@@ -41,8 +44,12 @@ class HostEvents:
     ) -> list[events.AnyEvent]:
         """End members that the hub of another host has seen to end, unless they have come back under another lease."""
         for member, lease in ended:
-            channel = self._log.channels.get(member.channel)
-            record = dict(members_of(channel)).get(member) if channel is not None else None
+            record: Producer | Consumer | Worker | None
+            if member.kind == "worker":
+                record = self._members.services.get(member.member_id)
+            else:
+                channel = self._log.channels.get(member.channel)
+                record = dict(members_of(channel)).get(member) if channel is not None else None
             if record is not None and record.lease == lease:
                 self._members.end(member, reason, now)
         return self._log.take()

@@ -1,8 +1,8 @@
 """Members: who is registered under which lease, from the first sign of life to the end.
 
 Rule 1: a producer or consumer exists in its channel's record and in its lease, or in neither.
-Rule 2: workers and subscribers are members of a lease too, and no store knows of them: their own parts are told when
-they stall, recover or end.
+Rule 2: workers and subscribers are members of a lease too: their own parts are told when they stall, recover or end.
+No store knows of subscribers, nor of workers, but in a site.
 Rule 3: a sign of life of one member is one of its whole process.
 Rule 4: a member that was evicted is refused under the same name and lease for one term, so that a process that has not
 heard of it yet does not bring it back. It may come as another member, and anybody else may take its name.
@@ -25,8 +25,9 @@ MAX_EVICTED = 10_000
 
 
 class Members:
-    def __init__(self, log: EventLog, *, lease_seconds: float) -> None:
-        self.services = ServiceDecisions(log.leases, lease_seconds=lease_seconds)
+    def __init__(self, log: EventLog, *, lease_seconds: float, logs_services: bool) -> None:
+        emit = log.emit_service if logs_services else None
+        self.services = ServiceDecisions(log.leases, lease_seconds=lease_seconds, emit=emit)
         self.subscribers = Subscribers(log.leases, lease_seconds=lease_seconds, release=log.positions.release)
         self._log = log
         self._lease_seconds = lease_seconds
@@ -34,10 +35,14 @@ class Members:
         """Until when somebody is refused, the first to be forgotten first."""
 
     def take_over_unstored(self, before: "Members", *, now: float) -> None:
-        """Take over the workers and subscribers of the registry before, since the store knows nothing of them."""
-        before.services.move(self._log.leases, now=now)
+        """Take over what the store knows nothing of: the subscribers, and the workers of a hub on its own."""
+        if self.services.is_logged:
+            self.services.take_over_unlogged(before.services)
+        else:
+            before.services.move(self._log.leases, now=now)
+            self.services = before.services
         before.subscribers.move(self._log.leases, self._log.positions.release, now=now)
-        self.services, self.subscribers = before.services, before.subscribers
+        self.subscribers = before.subscribers
         self._evicted = before._evicted
 
     def renew(self, lease_id: str, member: Member, now: float) -> None:

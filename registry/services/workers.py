@@ -9,10 +9,11 @@ Rule 1: an address other than a pool has one worker; a second one is refused whi
 Rule 2: a pool is there from its first worker on and stays when the last one leaves: empty is not missing.
 Rule 3: the same worker of the same lease saying the same again gets the same answer, and no event.
 Rule 4: whoever applies a registration renews its lease with it, and tells here when one stalls, recovers or ends.
-Rule 5: every change of an address is an event that carries its whole record; nothing is kept by a store.
+Rule 5: every change of an address is an event that carries its whole record, and changes nothing but by it. A hub on
+its own stores none of them; in a site they stand in the log, as those of channels do, so that all hubs follow them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from msgspec.structs import replace
@@ -61,7 +62,13 @@ def check_address(address: str) -> tuple[str, str]:
 
 
 class ServiceDecisions:
-    def __init__(self, leases: Leases, *, lease_seconds: float) -> None:
+    def __init__(
+        self, leases: Leases, *, lease_seconds: float, emit: Callable[[ServiceChanged, float], None] | None = None
+    ) -> None:
+        """`emit` gives an event its revision and puts it into the log of a site; without it revisions of services are
+        counted apart, and events wait for `take_happened`."""
+        self.is_logged = emit is not None
+        self._emit = emit or self._note
         self.revision = 0
         self.letters = DeadLetters()
         self._leases = leases
@@ -92,6 +99,9 @@ class ServiceDecisions:
     def get(self, worker_id: str) -> Worker | None:
         return self._workers.get(worker_id)
 
+    def workers(self) -> list[Worker]:
+        return list(self._workers.values())
+
     def addresses(self) -> list[Service]:
         return list(self._services.values())
 
@@ -106,6 +116,23 @@ class ServiceDecisions:
             leases.attach(worker.lease, _member(worker), now=now)
             leases.hold(worker.lease, is_held=before is not None and before.is_held)
         self._leases = leases
+
+    def restore_copy(self, services: Iterable[Service]) -> None:
+        """Take over the records of another registry as they are, to follow it from there. No lease begins."""
+        for service in services:
+            self.follow(ServiceChanged(address=service.address, service=service, revision=service.revision))
+
+    def take_over_unlogged(self, before: "ServiceDecisions") -> None:
+        """Take over what no log has: dead letters, whose turn it is, and what mailboxes said last."""
+        self.letters, self._turns = before.letters, before._turns
+        self._mailboxes = {key: state for key, state in before._mailboxes.items() if key in self._workers}
+
+    def lead(self, *, now: float) -> None:
+        """Decide from now on: every worker gets a full new term, so nobody is stalled any more."""
+        for worker in self.workers():
+            self._leases.attach(worker.lease, _member(worker), now=now, is_restored=True)
+            if worker.status == "stalled":
+                self.mark(worker.worker_id, "active", now)
 
     def note_mailboxes(self, lease: str, mailboxes: dict[str, MailboxState]) -> None:
         """Take over what a process says of the mailboxes of its workers."""
@@ -144,7 +171,6 @@ class ServiceDecisions:
             else:
                 for other in replaced:
                     self._remove(other, now)
-                self._workers[worker.worker_id] = worker
                 self._place(worker, worker.address, strategy, now)
                 self._place(worker, f"id:{worker.worker_id}", "round_robin", now)
         return replies.WorkerRegistered(
@@ -214,7 +240,6 @@ class ServiceDecisions:
 
     def _change_worker(self, worker: Worker, now: float) -> None:
         """Change the status or the key of a worker, which stays in its place."""
-        self._workers[worker.worker_id] = worker
         for address in dict.fromkeys((worker.address, f"id:{worker.worker_id}")):
             service = self._services.get(address)
             if service is not None:
@@ -266,8 +291,6 @@ class ServiceDecisions:
             self._change(address, replace(service, workers=[*service.workers, worker]), now)
 
     def _remove(self, worker: Worker, now: float) -> None:
-        del self._workers[worker.worker_id]
-        self._mailboxes.pop(worker.worker_id, None)
         self._leases.detach(worker.lease, _member(worker), now=now)
         for address in (worker.address, f"id:{worker.worker_id}"):
             service = self._services.get(address)
@@ -278,19 +301,34 @@ class ServiceDecisions:
             self._change(address, replace(service, workers=left) if stays else None, now)
 
     def _change(self, address: str, service: Service | None, now: float) -> None:
-        self.revision += 1
-        before = self._services.get(address)
+        event = ServiceChanged(address=address, service=service, previous=self.revision_of(address))
+        self._emit(event, now)
+        if service is not None:
+            event.service = replace(service, revision=event.revision)
+        self.follow(event)
+
+    def _note(self, event: ServiceChanged, now: float) -> None:
+        event.revision, event.at = self.revision + 1, now
+        self._happened.append(event)
+
+    def follow(self, event: ServiceChanged) -> None:
+        """Take over a change, also one of another registry, of which this one is a copy."""
+        address, service = event.address, event.service
+        self.revision = max(self.revision, event.revision)
         if service is None:
             self._services.pop(address, None)
             self._turns.pop(address, None)
         else:
-            service = self._services[address] = replace(service, revision=self.revision)
-            if before is None:
+            if address not in self._services:
                 self._names.add(address)
-        previous = before.revision if before else 0
-        self._happened.append(
-            ServiceChanged(address=address, service=service, revision=self.revision, previous=previous, at=now)
-        )
+            self._services[address] = service
+        kind, _, name = address.partition(":")
+        if kind == "id":  # every worker has this address, and none shares it
+            if service is None:
+                self._workers.pop(name, None)
+                self._mailboxes.pop(name, None)
+            else:
+                (self._workers[name],) = service.workers
 
 
 SERVICE_COMMANDS: dict[type[commands.Command], Callable[[ServiceDecisions, Any, float], replies.Reply]] = {
@@ -321,6 +359,8 @@ def _worker(command: commands.RegisterWorker) -> Worker:
         pid=command.pid,
         start_time=command.start_time,
         boot_id=command.boot_id,
+        tcp_endpoint=command.tcp_endpoint,
+        tcp_key=command.tcp_key,
     )
 
 
@@ -339,6 +379,7 @@ def _summary(service: Service, mailboxes: dict[str, MailboxState]) -> replies.Se
                 concurrency=worker.concurrency,
                 host=worker.host,
                 pid=worker.pid,
+                tcp_endpoint=worker.tcp_endpoint,
                 registered_at=worker.registered_at,
                 mailbox=mailboxes.get(worker.worker_id),
             )

@@ -30,6 +30,7 @@ _LATER = (b"300", b"try again", b"")
 CONTROL, EVENTS = "control", "events"
 TOPICS_IN, TOPICS_OUT, TOPICS_RETAINED = "topics_in", "topics_out", "topics_retained"
 TOPICS_SITE, HUBS = "topics_site", "hubs"
+SERVICES_SITE = "services_site"
 Context = zmq.Context[zmq.Socket[bytes]]
 Identify = Callable[[str, str, str, str], str | None]
 """Takes domain, mechanism, peer address and public key, and returns the name of the peer, or None to refuse it."""

@@ -95,6 +95,10 @@ class MemberProcesses:
         log.info("process %d has ended: %d registrations end with it", key[0], len(members))
         self._dead |= members
 
+    def note_dead(self, member: Member, lease: str) -> None:
+        """Have `remove_dead` end a member whose process was gone before it could be watched."""
+        self._dead[member] = lease
+
     def remove_dead(self, registry: Registry, now: float) -> list[events.AnyEvent]:
         """Unregister members of processes that have ended, so many at a time: one process may have had very many."""
         due = list(islice(self._dead, MEMBERS_PER_LOOK))

@@ -104,6 +104,9 @@ class HostWatcher:
             for member, record in members_of(known):
                 if not self._processes.follow(registry, member, record):
                     happened += registry.host_events.died([member], now=now)
+        for worker in registry.services.workers():
+            if not self.follow_worker(registry, worker):
+                happened += registry.host_events.died([_member_of(worker)], now=now)
         tables = self._tables.channels(registry) if self._is_usable else []
         for channel in dict.fromkeys([*self._channels(), *tables]):
             happened += self._look_at_channel(registry, channel, now)
@@ -141,6 +144,8 @@ class HostWatcher:
                 self._dirty.add(event.channel)
             elif isinstance(event, events.TableCommitted):
                 self._follow_table(event.channel, event.table)
+            elif isinstance(event, events.ServiceChanged) and event.address.startswith("id:"):
+                self._follow_change_of(registry, event)
 
     def _follow_table(self, channel: str, table: Table | None) -> None:
         if table is None:
@@ -150,9 +155,16 @@ class HostWatcher:
         if self.tables_elsewhere is not None:
             self.tables_elsewhere.table_changed(channel, table)
 
+    def _follow_change_of(self, registry: Registry, event: events.ServiceChanged) -> None:
+        """Watch the process of a worker of a site, or forget it; `look` ends one that is gone already."""
+        self.forget_worker(registry, event.address.removeprefix("id:"))
+        for worker in event.service.workers if event.service is not None else ():
+            if not self.follow_worker(registry, worker):
+                self._processes.note_dead(_member_of(worker), worker.lease)
+
     def follow_worker(self, registry: Registry, worker: Worker) -> bool:
         """Watch the process of a worker. Return False if it is gone already."""
-        return self._processes.follow(registry, Member("worker", "", worker.worker_id), worker)
+        return self._processes.follow(registry, _member_of(worker), worker)
 
     def forget_worker(self, registry: Registry, worker_id: str) -> None:
         self._processes.forget(registry, Member("worker", "", worker_id))
@@ -383,6 +395,10 @@ class HostWatcher:
         tables = self._directory.tables_path(channel)
         if tables not in self._watched and os.path.isdir(tables) and self._news.watch(tables, _TABLES):
             self._watched.add(tables)
+
+
+def _member_of(worker: Worker) -> Member:
+    return Member("worker", "", worker.worker_id)
 
 
 def _producer_id(command: commands.RegisterProducer) -> str:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from messagehub.broker.event_publisher import key
 from registry import commands, names, replies
-from registry.events import AnyEvent
+from registry.events import AnyEvent, service_topic
 
 _LOOKS_AT_NOTHING = (
     commands.Heartbeat
@@ -13,7 +13,6 @@ _LOOKS_AT_NOTHING = (
     | commands.Ping
     | commands.Stats
     | commands.Trace
-    | commands.ServiceCommand
     | commands.RegisterSubscriber
     | commands.UnregisterSubscriber
     | commands.ReportSubscriptions
@@ -21,6 +20,9 @@ _LOOKS_AT_NOTHING = (
     | commands.ListHosts
     | commands.RequestGateway
 )
+
+
+_SERVICES = service_topic("").removesuffix("/")
 
 
 class HeldReply(NamedTuple):
@@ -59,6 +61,8 @@ class PendingCommits:
         """
         if isinstance(command, _LOOKS_AT_NOTHING):
             return 0
+        if isinstance(command, commands.ServiceCommand):
+            return self._service_read_by(command)
         if isinstance(command, commands.RequestSchema) and command.subject is not None:
             by_name = command.schema_id is None and command.schema_hash is None and command.guid is None
             name = command.subject if by_name else None
@@ -67,6 +71,16 @@ class PendingCommits:
         if name is None and (topic := getattr(command, "topic", None)) is not None:
             return self.changed.get(f"topic/{topic}/", 0)
         return revision if name is None else self.changed.get(names.logical(name), 0)
+
+    def _service_read_by(self, command: commands.ServiceCommand) -> int:
+        """As `read_by`. Changes of services are written in a site only: elsewhere no service waits for a disk."""
+        address = getattr(command, "address", None)
+        if address is not None:
+            return self.changed.get(service_topic(address), 0)
+        if isinstance(command, commands.ListServices):
+            services = (revision for name, revision in self.changed.items() if name.startswith(_SERVICES))
+            return max(services, default=0)
+        return 0
 
     def release(self, written: int, leave: Callable[[HeldReply], None]) -> None:
         """Send the replies that waited for revisions up to `written`, which are on disk now."""

@@ -31,20 +31,20 @@ def load(
 
 def load_copy(settings: Settings, saved: Saved) -> Registry:
     """Return a copy of the registry of a site, which another hub may lead. No lease begins, and nothing is decided."""
-    registry = _empty(settings)
+    registry = _empty(settings, logs_services=True)
     with _without_collecting():
         _restore_schemas(registry, saved, saved.revision)
-        registry.log.restore_copy(saved.channels, revision=saved.revision)
+        registry.restore_copy(saved.channels, saved.services, revision=saved.revision)
     return registry
 
 
-def _empty(settings: Settings) -> Registry:
+def _empty(settings: Settings, *, logs_services: bool = False) -> Registry:
     terms = Terms(
         heartbeat_seconds=settings.heartbeat_seconds,
         stall_seconds=settings.stall_seconds,
         lease_seconds=settings.lease_seconds,
     )
-    registry = Registry(terms=terms, shm_prefix=settings.shm_prefix)
+    registry = Registry(terms=terms, shm_prefix=settings.shm_prefix, logs_services=logs_services)
     registry.topics.limit_bytes = settings.kept_limit_bytes
     return registry
 

@@ -1,6 +1,6 @@
-"""Which leases have producers or consumers, by a copy of the registry: the terms of leases are the leader's.
+"""Which leases have producers, consumers or workers, by a copy of the registry: the terms of leases are the leader's.
 
-Rule: a lease is here exactly while a member of a channel is registered under it.
+Rule: a lease is here exactly while one of them is registered under it.
 """
 
 from collections.abc import Iterable
@@ -8,18 +8,24 @@ from collections.abc import Iterable
 from registry import events
 from registry.channels.leases import Member
 from registry.channels.members import members_of
-from registry.records import Channel
+from registry.records import Channel, Worker
 
 
 class CopiedLeases:
-    def __init__(self, channels: Iterable[Channel], before: "CopiedLeases | None" = None) -> None:
+    def __init__(
+        self, channels: Iterable[Channel], workers: Iterable[Worker], before: "CopiedLeases | None" = None
+    ) -> None:
         """`before` is what was known until now: leases that are not here any more have ended."""
         self._lease_of: dict[str, dict[Member, str]] = {}
         self._members: dict[str, int] = {}
+        self._workers: dict[str, Member] = {}
+        """By their ids."""
         self._ended: list[str] = []
         for channel in channels:
             for member, record in members_of(channel):
                 self._put(member, record.lease)
+        for worker in workers:
+            self._put_worker(worker)
         if before is not None:
             self._ended = [lease for lease in before._members if lease not in self._members]
 
@@ -48,8 +54,17 @@ class CopiedLeases:
         elif isinstance(event, events.ConsumerUnregistered):
             self._remove(Member("consumer", event.channel, event.consumer_id))
         elif isinstance(event, events.ChannelDestroyed):
-            for member in list(self._lease_of.get(event.channel, ())):
+            for member in [each for each in self._lease_of.get(event.channel, ()) if each.kind != "worker"]:
                 self._remove(member)
+        elif isinstance(event, events.ServiceChanged) and event.address.startswith("id:"):
+            if (gone := self._workers.pop(event.address.removeprefix("id:"), None)) is not None:
+                self._remove(gone)
+            for worker in event.service.workers if event.service is not None else ():
+                self._put_worker(worker)
+
+    def _put_worker(self, worker: Worker) -> None:
+        member = self._workers[worker.worker_id] = Member("worker", worker.address, worker.worker_id)
+        self._put(member, worker.lease)
 
     def _put(self, member: Member, lease: str) -> None:
         self._remove(member)

@@ -191,7 +191,7 @@ class OwnHost:
             del self._adoptions[key]
 
     def hold(self, lease_id: str, *, is_held: bool) -> None:
-        self._registry().leases.hold(lease_id, is_held=is_held)  # of workers and subscribers
+        self._registry().leases.hold(lease_id, is_held=is_held)  # of subscribers
         self._report.held[lease_id] = is_held
         if is_held and lease_id in self._unheard:
             self._report.unclaimed.append(lease_id)
@@ -237,13 +237,16 @@ class OwnHost:
         return self._registry().host_events.end_empty(now=now) if self.is_leading else []
 
     def _with_leases(self, members: Iterable[Member], now: float) -> list[tuple[Member, str]]:
-        """Return members of channels with their leases; end those that only this hub knows of."""
+        """Return members that the site knows of, with their leases; end those that only this hub knows of."""
         registry = self._registry()
         found: list[tuple[Member, str]] = []
         unstored: list[Member] = []
         for member in members:
-            if member.kind in ("worker", "subscriber"):
+            if member.kind == "subscriber":
                 unstored.append(member)
+            elif member.kind == "worker":
+                worker = registry.services.get(member.member_id)
+                found += [(member, worker.lease)] if worker is not None else []
             elif (channel := registry.channels.get(member.channel)) is not None:
                 record = dict(members_of(channel)).get(member)
                 found += [(member, record.lease)] if record is not None else []

@@ -77,11 +77,14 @@ class Asked(NamedTuple):
 
 
 class HostsSeen(NamedTuple):
-    """The hosts that are members, those of them whose lease lives, and where the topics of the others are heard."""
+    """The hosts that are members, those of them whose lease lives, and what the hubs of the others say."""
 
     known: frozenset[str]
     alive: frozenset[str]
     topics: frozenset[HubTopics]
+    """Where their topics are heard."""
+    access: str = ""
+    """Changes whenever the rights of a peer of theirs do."""
 
 
 class Gateway(NamedTuple):
@@ -128,8 +131,8 @@ class SiteLink(Protocol):
     def resign(self, why: str) -> None:
         """Stop leading; another hub, or this one, is elected."""
 
-    def tell(self, revision: int) -> None:
-        """Let other hubs know how far this one is."""
+    def tell(self, revision: int, *, access: str) -> None:
+        """Let other hubs know how far this one is, and that the rights of its peers have changed."""
 
     def hosts(self) -> list[SiteHost]:
         """Return the hosts of the site as they were seen last."""

@@ -1,8 +1,8 @@
 """One hub of a site, in its loop: it leads, or follows the hub that does.
 
 Rule 1: a follower decides nothing. It applies what the leader has written, answers every read from that, and forwards
-commands and heartbeats. Workers and subscribers are the business of the hub of their host, whoever leads; what is
-published to topics goes from hub to hub, past the leader.
+commands and heartbeats. Subscribers and dead letters are the business of the hub of their host, whoever leads; what is
+published to topics goes from hub to hub, and what is asked of services from process to process, past the leader.
 Rule 2: a hub that is elected leads once its copy has reached what the leaders before it have written.
 Rule 3: whatever goes wrong with the store of a leader ends its leadership. What waits is refused as retryable, and the
 records are loaded anew; until then, reads that would show a change which may not be stored are refused.
@@ -45,7 +45,11 @@ log = logging.getLogger("messagehub.site")
 TELL_SECONDS = 1.0
 AGAIN_SECONDS = 0.05
 _OF_THIS_HOST = {*TOPIC_COMMANDS, *POSITION_COMMANDS, *SERVICE_COMMANDS, *SUBSCRIBER_COMMANDS}
-FORWARDED = tuple(kind for kind in protocol.COMMANDS_BY_TYPE.values() if kind.writes and kind not in _OF_THIS_HOST)
+_CHANGES_OF_SERVICES = (commands.RegisterWorker, commands.UnregisterWorker, commands.RemovePool)
+FORWARDED: tuple[type[commands.Command], ...] = (
+    *(kind for kind in protocol.COMMANDS_BY_TYPE.values() if kind.writes and kind not in _OF_THIS_HOST),
+    *_CHANGES_OF_SERVICES,
+)
 _DONE = b""
 
 
@@ -183,7 +187,7 @@ class SiteMember:
 
     def _tell(self) -> None:
         registry = self._stored.registry
-        self._link.tell(registry.revision)
+        self._link.tell(registry.revision, access=self._parts.access_version.own)
         self._problem_shown.show(self._problem(self._link.age_seconds()), self._parts.status.problems)
 
     def _problem(self, age: float) -> str:
@@ -264,18 +268,20 @@ class SiteMember:
             raise RateLimited("too many commands wait for the hub that leads the site: try again in a moment")
         access_control = self._parts.access_control
         user = access_control.sender(path) if access_control is not None else ""
-        lease = command.lease if isinstance(command, commands.Heartbeat) else ""
+        # One that says how full mailboxes are goes alone: those that are gathered name their leases only.
+        lease = command.lease if isinstance(command, commands.Heartbeat) and not command.mailboxes else ""
         kind: site_link.Kind = "heartbeats" if lease else "command"
         body = b"" if lease else protocol.encode(command)
         self._send(self._forwarded.add(kind, body, user=user, request=request, lease=lease))
         return None
 
     def _heartbeat(self, request: Request, registry: Registry, now: float) -> Answer | None:
-        """Renew the lease of workers and subscribers here, and that of producers and consumers at the leader."""
+        """Renew the lease of subscribers here, and that of all other members at the leader."""
         command = request[1]
         assert isinstance(command, commands.Heartbeat)
         if not isinstance(request[0], HubPath):
             self.own_host.heard(command.lease)
+        registry.services.note_mailboxes(command.lease, command.mailboxes)
         is_known = registry.leases.get(command.lease) is not None
         if is_known and not self.is_loading and not isinstance(request[0], HubPath):
             answer = self._parts.answers.usual(request, registry, now)
@@ -338,11 +344,13 @@ class SiteMember:
         access_control = self._parts.access_control
         if isinstance(reply, replies.HeartbeatAck):
             reply.broker_id = self._parts.broker_id  # clients compare it with the id of the hub that they talk to
-            reply.access = access_control.access if access_control is not None else msgspec.UNSET
+            reply.access = self._parts.access_version.current()
             payload = None
         if access_control is not None:
             access_control.answered(path, command, reply)
-        is_change = command.writes and not isinstance(reply, replies.Error)
+        is_change = (command.writes or isinstance(command, _CHANGES_OF_SERVICES)) and not isinstance(
+            reply, replies.Error
+        )
         sent = payload if payload is not None else protocol.encode_reply(reply, command.id)
         self._parts.requests.reply(path, command, received_at, reply, sent, is_change=is_change)
 
@@ -440,6 +448,7 @@ class SiteMember:
     def _take_hosts(self, hosts: site_link.HostsSeen) -> None:
         self._hosts = hosts
         self._parts.topics.follow(hosts.topics)
+        self._parts.access_version.of_other_hubs = hosts.access
         self._end_lost_hosts()
 
     def _end_lost_hosts(self) -> None:

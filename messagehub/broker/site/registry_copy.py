@@ -16,14 +16,14 @@ class RegistryCopy:
         """`view` is what the host watcher takes for the registry."""
         self.loads = 0
         """How often all records had to be loaded anew."""
-        self.leases = CopiedLeases(stored.registry.channels.values())
+        self.leases = CopiedLeases(stored.registry.channels.values(), stored.registry.services.workers())
         self._parts, self._stored, self._view = parts, stored, view
 
     def follow(self, happened: list[AnyEvent], revision: int) -> None:
         """Apply one transaction of the leader, and publish it."""
         registry, parts = self._stored.registry, self._parts
         for event in happened:
-            registry.log.follow(event)
+            registry.follow(event)
             self.leases.follow(event)
         registry.log.revision = revision
         parts.commit.follow(revision)
@@ -45,7 +45,7 @@ class RegistryCopy:
         parts.retained.reset()
         parts.publisher.reset(registry.revision)
         self.loads += 1
-        self.leases = CopiedLeases(registry.channels.values(), self.leases)
+        self.leases = CopiedLeases(registry.channels.values(), registry.services.workers(), self.leases)
         self._end_leases()
 
     def _end_leases(self) -> None:

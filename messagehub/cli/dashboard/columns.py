@@ -100,6 +100,7 @@ COLUMNS: dict[Part, tuple[ListColumn, ...]] = {
         _number("AT ONCE", 7, lambda line: sum(one.concurrency for one in line.workers)),
         _number("WAITING", 7, lambda line: sum(one.mailbox.queued for one in line.workers if one.mailbox)),
         _text("STRATEGY", 11, lambda line: line.strategy),
+        _text("HOSTS", 12, lambda line: ", ".join(sorted({one.host for one in line.workers if one.host})), rank=2),
         _text("PIDS", 16, lambda line: ", ".join(str(one.pid) for one in line.workers if one.pid), rank=1),
     ),
     "events": (

@@ -4,7 +4,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 GATEWAY_SECONDS = 2.0
 MOST_GATEWAYS = 32
 """So many gateways are tried."""
+MOST_WORKERS = 100
+"""So many processes with workers are tried."""
 
 
 def check_broker(settings: Settings, *, is_held: bool) -> Iterator[Finding]:
@@ -177,6 +179,27 @@ def _check_site(hub: "MessageHub", timeout: float) -> Iterator[Finding]:
             yield Finding("gateway", "error", said, fix)
         else:
             yield Finding("gateway", "ok", f"the gateway of host {one.host} answers at {one.gateway}")
+    yield from check_services(hub.services(), str(found.host))
+
+
+def check_services(services: Iterable[replies.ServiceSummary], host: str) -> Iterator[Finding]:
+    """Whether the workers of other hosts can be reached from this one, which is `host`."""
+    workers = {worker.tcp_endpoint: worker for service in services for worker in service.workers}
+    workers = {endpoint: worker for endpoint, worker in workers.items() if worker.host not in (None, host)}
+    alone = sorted({str(worker.host) for worker in workers.values() if worker.tcp_endpoint is None})
+    if alone:
+        said = f"workers on {', '.join(alone)} name no address for other hosts, so they are called on their host only"
+        yield Finding("services", "warning", said, "see their logs: none could listen at the host of --site-endpoint")
+    for endpoint, worker in list(workers.items())[:MOST_WORKERS]:
+        address = host_and_port((endpoint or "").removeprefix("tcp://"))
+        if address is None:
+            continue
+        try:
+            socket.create_connection(address, GATEWAY_SECONDS).close()
+        except OSError as error:
+            said = f"the workers of process {worker.pid} on host {worker.host} cannot be called from here: {endpoint}"
+            fix = "open the ports above 1023 between the hosts: each process with workers listens at one of them"
+            yield Finding("services", "error", f"{said} cannot be reached: {error}", fix)
 
 
 def check_topics(host: SiteHost) -> Iterator[Finding]:

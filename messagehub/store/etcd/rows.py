@@ -4,8 +4,8 @@ Keys lie beneath the prefix of a site: `channels/NAME`, `producers/CHANNEL/ID`, 
 Names in them are percent-encoded, so that a slash only separates. Values are JSON; large ones are compressed, since a
 record may be as large as a request, and etcd's limit is near that.
 
-Unlike in SQLite there are also stalls, conflicts and shares of groups: a hub that begins to follow cannot find or make
-them anew, since only the leader decides.
+Unlike in SQLite there are also stalls, conflicts, shares of groups and services: a hub that begins to follow cannot
+find or make them anew, since only the leader decides.
 """
 
 import lzma
@@ -19,7 +19,7 @@ import msgspec
 from messagehub.store import Saved
 from registry import events
 from registry.channels.state import restored
-from registry.records import Channel, Consumer, Group, Mode, Producer, SchemaConfig, SchemaVersion, Table
+from registry.records import Channel, Consumer, Group, Mode, Producer, SchemaConfig, SchemaVersion, Service, Table
 
 COMPRESSED_BYTES = 256 << 10
 """From here on values are compressed."""
@@ -83,6 +83,7 @@ def load(stored: Iterable[tuple[str, bytes]], *, revision: int, last_schema_id: 
         last_schema_id,
         {subject: config for (subject,), config in found["config"]},
         {subject: mode for (subject,), mode in found["mode"]},
+        services=[service for _, service in found["services"]],
     )
 
 
@@ -127,7 +128,7 @@ _STALL_NAMES = 2
 """Names before `stalled`: channel and member."""
 KINDS = (
     *("channels", "producers", "consumers", "tables", "conflicts", "groups", "revisions"),
-    *("schemas", "hidden", "config", "mode"),
+    *("schemas", "hidden", "config", "mode", "services"),
 )
 _decoders: dict[str, msgspec.json.Decoder[Any]] = {
     "channels": msgspec.json.Decoder(Channel),
@@ -138,6 +139,7 @@ _decoders: dict[str, msgspec.json.Decoder[Any]] = {
     "schemas": msgspec.json.Decoder(SchemaVersion),
     "config": msgspec.json.Decoder(SchemaConfig),
     "mode": msgspec.json.Decoder(Mode),
+    "services": msgspec.json.Decoder(Service),
 }
 
 
@@ -189,6 +191,11 @@ def _put_setting(event: events.SchemaConfigured | events.SchemaModeChanged) -> C
     kind, setting = ("config", event.config) if isinstance(event, events.SchemaConfigured) else ("mode", event.mode)
     value = _encode(setting) if setting is not None else None
     return Changes(event.revision, [(key(kind, event.subject), value)])
+
+
+def _put_service(event: events.ServiceChanged) -> Changes:
+    value = _encode(event.service) if event.service is not None else None
+    return Changes(event.revision, [(key("services", event.address), value)])
 
 
 def _revised(event: events.AnyChannelEvent, *values: tuple[str, bytes | None]) -> Changes:
@@ -248,4 +255,5 @@ _CHANGES: dict[type[events.Event], Callable[[Any], Changes]] = {
     events.SchemaDeleted: _remove_schema,
     events.SchemaConfigured: _put_setting,
     events.SchemaModeChanged: _put_setting,
+    events.ServiceChanged: _put_service,
 }

@@ -16,7 +16,8 @@ export async function show(main, { signal }) {
       { label: "Address", value: (row) => row.address, width: "15%" },
       { label: "Worker", value: (row) => row.worker_id, width: "17%" },
       { label: "Status", value: (row) => row.status, show: (row) => badge(row.status), width: "84px" },
-      { label: "Process", value: (row) => (row.pid ? `${row.pid} on ${row.host ?? "–"}` : "–"), isMinor: true },
+      { label: "Host", value: (row) => row.host ?? "–", isMinor: true, width: "104px" },
+      { label: "Process", value: (row) => row.pid ?? "–", isMinor: true, width: "84px" },
       { label: "Mailbox", value: (row) => row.mailbox?.queued ?? null, depends: (row) => row.mailbox, width: "150px", show: (row) => mailbox(row.mailbox) },
       { label: "Busy", value: (row) => row.mailbox?.busy ?? null, depends: (row) => row.concurrency, show: (row) => (row.mailbox ? `${row.mailbox.busy} of ${row.concurrency}` : `– of ${row.concurrency}`), align: "right", isMinor: true, width: "80px" },
       { label: "Handled", value: (row) => row.mailbox?.handled ?? null, show: (row) => count(row.mailbox?.handled), align: "right", isMinor: true, width: "84px" },
@@ -25,7 +26,7 @@ export async function show(main, { signal }) {
     ],
   });
   main.append(panel("Addresses and their workers", workers.element));
-  const letters = may("admin") ? deadLetters(main, signal) : null;
+  const letters = may("admin") ? await deadLetters(main, signal) : null;
   await poll(2, signal, async () => {
     const services = await everything(own("services"), {}, { signal });
     total.textContent = plural(services.length, "address", "addresses");
@@ -45,7 +46,7 @@ async function resend(body) {
 
 const lost = (box) => (box ? box.dropped + box.refused + box.expired : null);
 
-function deadLetters(main, signal) {
+async function deadLetters(main, signal) {
   const list = table({
     label: "Dead letters", key: (row) => row.number, sort: 0, isDescending: true, most: 360, empty: "Every message was delivered.",
     onpick: (row) => dialog(`To ${row.address}`, { submit: "Close", act: async () => {}, fields: [h("p", {}, `${row.code}: ${row.reason}`), h("p", { class: "quiet" }, `${date(row.at)}, from ${row.sender || "–"}, tried ${row.attempts} times`),
@@ -69,10 +70,12 @@ function deadLetters(main, signal) {
     } });
   });
   main.append(panel("Dead letters", h("div", { class: "filters" }, send, note), list.element));
+  const site = await get(own("hosts"), {}, { signal });
+  const elsewhere = site.hosts.length > 1 ? `; of senders on ${site.host}: those of other hosts are with the hubs there` : "";
   return async () => {
     const found = await get(own("dead-letters"), { limit: 1000 }, { signal });
     list.update(found.letters);
     send.disabled = !found.kept;
-    note.textContent = `${count(found.kept)} are there${found.dropped ? `, ${count(found.dropped)} older ones made room for them` : ""}`;
+    note.textContent = `${count(found.kept)} are there${found.dropped ? `, ${count(found.dropped)} older ones made room for them` : ""}${elsewhere}`;
   };
 }
