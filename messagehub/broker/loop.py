@@ -154,7 +154,7 @@ class Broker:
             self._retained.wake_fd: self._after_reading,
         }
         if self._site is not None:
-            handlers[self._site.wake_fd] = self._site.take
+            handlers |= self._site.handlers
         for fd in (self._stop_fd, *handlers):
             polling.add(fd)
         polling.add_socket(self._router.polled)
@@ -253,6 +253,8 @@ class Broker:
     def _take_over(self, settings: Settings) -> None:
         self._new_settings = None
         self._stored.registry.topics.limit_bytes = settings.kept_limit_bytes
+        if self._site is not None:
+            self._site.set_kept_limit(settings.kept_limit_bytes)
         reloaded = {name: getattr(settings, name) for name in RELOADABLE}
         self.settings = self._stored.settings = msgspec.structs.replace(self.settings, **reloaded)
         if self._access_control is not None:

@@ -1,15 +1,17 @@
-"""Sockets between the hubs of a site, on their own thread: a ROUTER for what others forward, a DEALER to the leader.
+"""Sockets between the hubs of a site, on their own thread: a ROUTER for what others ask, a DEALER to the leader, and
+one to each home host of retained topics that was asked.
 
 Rule 1: both ends show the keys that hubs publish in etcd. A key that is not there is turned away, for now: it may be
 published in a moment.
 Rule 2: nothing waits here. What cannot be sent is dropped, and whoever sent it has a deadline.
-Rule 3: the DEALER belongs to one leadership. What was queued for it is not sent to the next leader.
+Rule 3: the DEALER to the leader belongs to one leadership. What was queued for it is not sent to the next leader.
 """
 
 import logging
 import os
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,7 +20,7 @@ from zmq.utils import z85
 
 from messagehub import protocol
 from messagehub.broker.access.access_control import HOST
-from messagehub.broker.site.link import Answered, Asked, HubPath, Kind, News, Status
+from messagehub.broker.site.link import Answered, Asked, HomeAnswered, HubPath, Kind, News, Status
 from messagehub.errors import ConfigurationError
 from messagehub.runtime.supervision import Supervisor
 from messagehub.security.credentials import KeyPair
@@ -58,7 +60,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 @decodable
 class SiteLeader(msgspec.Struct, kw_only=True, frozen=True):
-    """The hub that leads, as it says in the leader key."""
+    """The hub that leads, as it says in the leader key; or that of a home host, as it says among the hosts."""
 
     host: str
     endpoint: str
@@ -96,6 +98,8 @@ class HubConnections:
         self.endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
         self._dealer: zmq.Socket[bytes] | None = None
         self._leadership = 0
+        self._homes: dict[str, tuple[SiteLeader, zmq.Socket[bytes]]] = {}
+        """By host: the hub that was connected to, and the socket."""
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._orders: deque[Callable[[], None]] = deque()
         self._is_stopping = False
@@ -111,6 +115,15 @@ class HubConnections:
     def send(self, number: int, kind: Kind, body: bytes, *, user: str, leadership: int) -> None:
         head = _encode(RequestHead(number=number, kind=kind, leadership=leadership, user=user))
         self._order(lambda: self._send(leadership, [head, body]))
+
+    def ask(self, hub: "SiteLeader", number: int, body: bytes, *, user: str) -> None:
+        """Send a request about a retained topic to the hub of its home host."""
+        head = _encode(RequestHead(number=number, kind="topic", leadership=0, user=user))
+        self._order(lambda: self._send_to(hub, [head, body]))
+
+    def leave(self, host: str) -> None:
+        """Drop the connection to a home host, with what waits there to be sent."""
+        self._order(lambda: self._leave(host))
 
     def answer(self, path: HubPath, status: Status, revision: int, payload: bytes) -> None:
         frames = [path[0], _encode(ReplyHead(number=path.number, status=status, revision=revision)), payload]
@@ -133,7 +146,8 @@ class HubConnections:
     def _run(self) -> None:
         while not self._is_stopping:
             poller = zmq.Poller()
-            sockets = [self._handler, *([self._dealer] if self._dealer is not None else [])]
+            homes = {socket: host for host, (_, socket) in self._homes.items()}
+            sockets = [self._handler, *homes, *([self._dealer] if self._dealer is not None else [])]
             if not self._is_full:
                 sockets.append(self._router)
             for each in (*sockets, self._wake_fd):
@@ -148,8 +162,13 @@ class HubConnections:
                 self._receive(self._router, self._take_request)
             if self._dealer is not None and self._dealer in ready:
                 self._receive(self._dealer, self._take_reply)
+            for socket, host in homes.items():
+                if socket in ready and not socket.closed:
+                    self._receive(socket, partial(self._take_answer, host))
         self._carry_out()
         self._connect(None, 0)
+        for host in list(self._homes):
+            self._leave(host)
         self._router.close(1000)
         self._handler.close(0)
         self._context.term()
@@ -184,8 +203,8 @@ class HubConnections:
         identity, first, body = frames
         head = _request_decoder.decode(first.bytes)
         path = HubPath([identity.bytes])
-        path.number, path.is_too_fast = head.number, False
-        path.user = f"{HOST}{body.get('User-Id')} {head.user}".rstrip()
+        path.number, path.host, path.is_too_fast = head.number, str(body.get("User-Id")), False
+        path.user = f"{HOST}{path.host} {head.user}".rstrip()
         self._is_full |= not self._post(Asked(path, head.kind, head.leadership, body.bytes))
 
     def _take_reply(self, frames: list[zmq.Frame]) -> None:
@@ -193,24 +212,49 @@ class HubConnections:
         head = _reply_decoder.decode(first.bytes)
         self._post(Answered(head.number, head.status, head.revision, payload.bytes))
 
+    def _take_answer(self, host: str, frames: list[zmq.Frame]) -> None:
+        first, payload = frames
+        head = _reply_decoder.decode(first.bytes)
+        self._is_full |= not self._post(HomeAnswered(host, head.number, head.status, payload.bytes))
+
     def _connect(self, leader: SiteLeader | None, leadership: int) -> None:
         if self._dealer is not None:
             self._dealer.close(0)
             self._dealer = None
         if leader is None:
             return
+        self._dealer, self._leadership = self._connected(leader), leadership
+
+    def _connected(self, hub: "SiteLeader") -> "zmq.Socket[bytes] | None":
         dealer = self._socket(zmq.DEALER)
         dealer.setsockopt(zmq.CURVE_PUBLICKEY, self._keys.public.encode())
-        dealer.setsockopt(zmq.CURVE_SERVERKEY, leader.key.encode())
+        dealer.setsockopt(zmq.CURVE_SERVERKEY, hub.key.encode())
         dealer.setsockopt(zmq.RECONNECT_IVL, 50)
         dealer.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
         try:
-            dealer.connect(leader.endpoint)
+            dealer.connect(hub.endpoint)
         except zmq.ZMQError as error:
-            log.warning("the hub of %s, which leads the site, cannot be reached: %s", leader.host, error)
+            log.warning("the hub of %s cannot be reached: %s", hub.host, error)
             dealer.close(0)
-            return
-        self._dealer, self._leadership = dealer, leadership
+            return None
+        return dealer
+
+    def _send_to(self, hub: "SiteLeader", frames: list[bytes]) -> None:
+        known = self._homes.get(hub.host)
+        if known is not None and known[0] != hub:  # its hub was started again, at another address
+            self._leave(hub.host)
+            known = None
+        if known is None:
+            socket = self._connected(hub)
+            if socket is None:
+                return
+            known = self._homes[hub.host] = (hub, socket)
+        self._send_by(known[1], frames)
+
+    def _leave(self, host: str) -> None:
+        known = self._homes.pop(host, None)
+        if known is not None:
+            known[1].close(0)
 
     def _send(self, leadership: int, frames: list[bytes]) -> None:
         if self._dealer is not None and leadership == self._leadership:

@@ -18,6 +18,7 @@ from messagehub.store.etcd.errors import NotLeader
 from messagehub.store.etcd.leadership import prefix_of
 from registry.decoding import decodable
 from registry.records import SiteHost
+from registry.topics.retained import DEFAULT_LIMIT_BYTES
 
 MOST_HOSTS = 10_000
 
@@ -34,6 +35,10 @@ class HostEntry(msgspec.Struct, kw_only=True, frozen=True):
     """The public key that it shows to other hubs, and that they show to it."""
     topics: str = ""
     """Where it sends what is published to topics there."""
+    retained_topics: str = ""
+    """Where it sends what it has stored of retained topics."""
+    kept_limit_bytes: int = DEFAULT_LIMIT_BYTES
+    """How much its retained topics may keep."""
     gateway: str = ""
     """Where its Arrow Flight gateway serves; empty while it has none."""
     gateway_secret: str = ""
@@ -60,7 +65,8 @@ class SiteHosts:
         self._put_at = 0.0
         self._put: HostEntry | None = None
         self._own_gateway: dict[str, str] = {}
-        self._own_topics = ""
+        self._own_topics = {"topics": "", "retained_topics": ""}
+        self._own_limit = DEFAULT_LIMIT_BYTES
         self._changed_at: dict[str, int] = {}
         """The revisions of etcd at which the entries were changed, as they were read last."""
 
@@ -80,7 +86,12 @@ class SiteHosts:
     def keep(self, *, revision: int, is_degraded: bool) -> None:
         """Renew the lease, and say how far this hub is. A lease that has run out is replaced by a new one."""
         self.entry = msgspec.structs.replace(
-            self.entry, revision=revision, is_degraded=is_degraded, topics=self._own_topics, **self._own_gateway
+            self.entry,
+            revision=revision,
+            is_degraded=is_degraded,
+            kept_limit_bytes=self._own_limit,
+            **self._own_topics,
+            **self._own_gateway,
         )
         written = self._put
         if monotonic() < self._put_at and (
@@ -103,14 +114,21 @@ class SiteHosts:
         """Say where the gateway of this host is, from the next `keep` on. Another thread may call this."""
         self._own_gateway = {"gateway": location, "gateway_secret": secret, "gateway_certificate": certificate}
 
-    def set_topics(self, endpoint: str) -> None:
-        """Say where other hubs hear what is published here, from the next `keep` on. Another thread may call this."""
-        self._own_topics = endpoint
+    def set_topics(self, endpoint: str, retained: str) -> None:
+        """Say where other hubs hear what is published here, and what is stored of it, from the next `keep` on.
+
+        Another thread may call this.
+        """
+        self._own_topics = {"topics": endpoint, "retained_topics": retained}
+
+    def set_kept_limit(self, limit_bytes: int) -> None:
+        """Say how much the retained topics of this host may keep, from the next `keep` on. As above."""
+        self._own_limit = limit_bytes
 
     def topics(self) -> frozenset[HubTopics]:
         """Return where what is published on the other hosts is to be heard."""
         return frozenset(
-            HubTopics(entry.topics, entry.key)
+            HubTopics(entry.topics, entry.key, entry.retained_topics)
             for name, entry in self.seen.items()
             if name != self.entry.host and entry.topics
         )

@@ -34,6 +34,8 @@ def load_copy(settings: Settings, saved: Saved) -> Registry:
     registry = _empty(settings)
     with _without_collecting():
         _restore_schemas(registry, saved, saved.revision)
+        registry.topics.is_of_site = True
+        registry.topics.restore(saved.topics)
         registry.log.restore_copy(saved.channels, revision=saved.revision)
     return registry
 

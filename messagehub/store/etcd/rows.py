@@ -4,6 +4,8 @@ Keys lie beneath the prefix of a site: `channels/NAME`, `producers/CHANNEL/ID`, 
 Names in them are percent-encoded, so that a slash only separates. Values are JSON; large ones are compressed, since a
 record may be as large as a request, and etcd's limit is near that.
 
+Of retained topics there are the definitions; their messages and positions are in the stores of their home hosts.
+
 Unlike in SQLite there are also stalls, conflicts and shares of groups: a hub that begins to follow cannot find or make
 them anew, since only the leader decides.
 """
@@ -18,7 +20,18 @@ import msgspec
 from messagehub.store import Saved
 from registry import events
 from registry.channels.state import restored
-from registry.records import Channel, Consumer, Group, Mode, Producer, SchemaConfig, SchemaVersion, Table
+from registry.records import (
+    Channel,
+    Consumer,
+    Group,
+    Mode,
+    Producer,
+    RetainedTopic,
+    SchemaConfig,
+    SchemaVersion,
+    Table,
+)
+from registry.topics.retained import SavedTopic
 
 COMPRESSED_BYTES = 256 << 10
 """From here on values are compressed."""
@@ -75,6 +88,7 @@ def load(stored: Iterable[tuple[str, bytes]], *, revision: int, last_schema_id: 
         last_schema_id,
         {subject: _decoded(SchemaConfig, value) for (subject,), value in found["config"]},
         {subject: _mode_decoder.decode(value) for (subject,), value in found["mode"]},
+        [SavedTopic(_decoded(RetainedTopic, value), {}) for _, value in found["topics"]],
     )
 
 
@@ -112,11 +126,11 @@ _STALL_NAMES = 2
 """Names before `stalled`: channel and member."""
 KINDS = (
     *("channels", "producers", "consumers", "tables", "conflicts", "groups", "revisions"),
-    *("schemas", "hidden", "config", "mode"),
+    *("schemas", "hidden", "config", "mode", "topics"),
 )
 _decoders: dict[type, msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(kind)
-    for kind in (SchemaVersion, SchemaConfig, Channel, Producer, Consumer, Table, Group)
+    for kind in (SchemaVersion, SchemaConfig, Channel, Producer, Consumer, Table, Group, RetainedTopic)
 }
 _mode_decoder: msgspec.json.Decoder[Mode] = msgspec.json.Decoder(Mode)
 
@@ -173,6 +187,15 @@ def _put_setting(event: events.SchemaConfigured | events.SchemaModeChanged) -> C
     kind, setting = ("config", event.config) if isinstance(event, events.SchemaConfigured) else ("mode", event.mode)
     value = _encode(setting) if setting is not None else None
     return Changes(event.revision, [(key(kind, event.subject), value)])
+
+
+def _put_topic(event: events.TopicRetained) -> Changes:
+    record = msgspec.structs.replace(event.record, revision=event.revision)
+    return Changes(event.revision, [(key("topics", event.name), _encode(record))])
+
+
+def _remove_topic(event: events.TopicDeleted) -> Changes:
+    return Changes(event.revision, [(key("topics", event.name), None)])
 
 
 def _revised(event: events.AnyChannelEvent, *values: tuple[str, bytes | None]) -> Changes:
@@ -232,4 +255,6 @@ _CHANGES: dict[type[events.Event], Callable[[Any], Changes]] = {
     events.SchemaDeleted: _remove_schema,
     events.SchemaConfigured: _put_setting,
     events.SchemaModeChanged: _put_setting,
+    events.TopicRetained: _put_topic,
+    events.TopicDeleted: _remove_topic,
 }

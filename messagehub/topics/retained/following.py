@@ -13,7 +13,7 @@ from functools import partial
 
 from messagehub.client.connection import Connection
 from messagehub.client.pages import pages
-from messagehub.errors import BrokerUnavailable, Forbidden, HubError, TopicNotFound, Unauthorized
+from messagehub.errors import BrokerUnavailable, Forbidden, HomeHostUnavailable, HubError, TopicNotFound, Unauthorized
 from messagehub.topics.retained.subscriptions import RetainedSubscription
 from registry import commands, replies
 from registry.records import RetainedTopic
@@ -43,7 +43,16 @@ class RetainedFollower:
 
     def add(self, subscription: RetainedSubscription, *, timeout: float) -> None:
         """Begin to read for a subscription. Raise if there is no broker, or a topic that is not retained."""
-        subscription.follow(self.topics(subscription.patterns, timeout=timeout))
+        topics = self.topics(subscription.patterns, timeout=timeout)
+        for topic in topics:
+            if not topic.next_offset:
+                raise HomeHostUnavailable(
+                    f"topic {topic.name!r} has its messages on host {topic.home!r}, which does not answer, so nobody"
+                    " knows where it is to be read from: try again",
+                    topic=topic.name,
+                    home=topic.home,
+                )
+        subscription.follow(topics)
         if subscription.failure is not None:
             raise subscription.failure
         with self._lock:
