@@ -219,7 +219,7 @@ class SiteTopics:
             self._lists.answer(request, reply)
 
     def _ask_home(self, host: str, body: bytes, seconds: float, on_end: OnEnd) -> bool:
-        """Ask another home about its topics. Return False if it does not live, is silent just now, or too much waits."""
+        """Ask another home about its topics. Return False if it is not there, is silent just now, or too much waits."""
         if host not in self.alive or monotonic() < self._silent_until.get(host, 0.0):
             return False
         try:
