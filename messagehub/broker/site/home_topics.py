@@ -102,6 +102,7 @@ class HomeTopics:
             incarnation=topic.incarnation,
             created_at=topic.created_at,
             home=topic.home,
+            revision=topic.revision,
             next_offset=here.next_offset if here is not None else 1,
             total_bytes=here.total_bytes if here is not None else 0,
         )
@@ -126,7 +127,7 @@ class HomeTopics:
                 topic=name,
                 home=self._host,
             )
-        return name not in self._defined and self.registry.topics.revision(name) > 0
+        return name not in self._defined and self.registry.topics.home_of(name) is not None
 
     # -- serving -------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ log = logging.getLogger("messagehub.topics")
 
 LOOK_SECONDS = 1.0
 RETRY_SECONDS = 0.05
+RETRY_HOME_SECONDS = 0.1
 ASK_SECONDS = 2.0
 CLOSE_SECONDS = 5.0
 NOT_ALLOWED = (Forbidden, Unauthorized)
@@ -43,15 +44,7 @@ class RetainedFollower:
 
     def add(self, subscription: RetainedSubscription, *, timeout: float) -> None:
         """Begin to read for a subscription. Raise if there is no broker, or a topic that is not retained."""
-        topics = self.topics(subscription.patterns, timeout=timeout)
-        for topic in topics:
-            if not topic.next_offset:
-                raise HomeHostUnavailable(
-                    f"topic {topic.name!r} has its messages on host {topic.home!r}, which does not answer, so nobody"
-                    " knows where it is to be read from: try again",
-                    topic=topic.name,
-                    home=topic.home,
-                )
+        topics = self._known_topics(subscription.patterns, time.monotonic() + timeout)
         subscription.follow(topics)
         if subscription.failure is not None:
             raise subscription.failure
@@ -61,6 +54,22 @@ class RetainedFollower:
                 self._thread = threading.Thread(target=self._run, name="messagehub-retained", daemon=True)
                 self._thread.start()
         self._wanted.set()
+
+    def _known_topics(self, patterns: Iterable[str], deadline: float) -> list[RetainedTopic]:
+        """Return the topics that match, when it is known of all how far they are."""
+        while True:
+            topics = self.topics(patterns, timeout=max(deadline - time.monotonic(), 0.001))
+            away = next((topic for topic in topics if not topic.next_offset), None)
+            if away is None:
+                return topics
+            if time.monotonic() + RETRY_HOME_SECONDS > deadline:
+                raise HomeHostUnavailable(
+                    f"topic {away.name!r} has its messages on host {away.home!r}, which does not answer, so it is not"
+                    " known where to begin: try again",
+                    topic=away.name,
+                    home=away.home,
+                )
+            time.sleep(RETRY_HOME_SECONDS)
 
     def remove(self, subscription: RetainedSubscription) -> None:
         with self._lock:

@@ -65,7 +65,8 @@ class RetainedPublisher:
         self._batch: list[_Entry] = []
         self._command: commands.PublishMessages | None = None
         self._is_driven = False
-        self._late_because: HubError | None = None
+        self._late_because: HomeHostUnavailable | None = None
+        """Why nothing was stored for a while."""
         self._changed = threading.Condition()
 
     def publish(self, messages: Sequence[RetainedMessage], *, timeout: float) -> int:
@@ -84,7 +85,7 @@ class RetainedPublisher:
                 ):
                     entry.is_abandoned = True
                     said = f"no reply for {self._topic!r} came in {timeout} s: the messages may be stored"
-                    raise SendTimeout(said + _said(self._late_because))
+                    raise SendTimeout(said + self._reason())
                 if entry.is_done():
                     break
                 self._is_driven = True
@@ -162,15 +163,18 @@ class RetainedPublisher:
                 self._late_because = None
                 return reply.offset
             except (BrokerUnavailable, RateLimited, HomeHostUnavailable) as failed:
-                why = self._late_because = failed
+                why = failed
+                if isinstance(failed, HomeHostUnavailable):
+                    self._late_because = failed
                 pause = RETRY_HOME_SECONDS if isinstance(failed, HomeHostUnavailable) else RETRY_SECONDS
                 time.sleep(max(min(pause, deadline - time.monotonic()), 0.0))
-        raise SendTimeout(f"no reply for {self._topic!r} came in time: the messages may be stored{_said(why)}") from why
+        raise SendTimeout(
+            f"no reply for {self._topic!r} came in time: the messages may be stored{self._reason()}"
+        ) from why
 
-
-def _said(why: HubError | None) -> str:
-    """Name the home host that does not answer, where that is the reason."""
-    return f". {why.message}" if isinstance(why, HomeHostUnavailable) else ""
+    def _reason(self) -> str:
+        """Name the home host that does not answer, where that is the reason."""
+        return f". {self._late_because.message}" if self._late_because is not None else ""
 
 
 def pieces(messages: Sequence[RetainedMessage]) -> Iterator[list[RetainedMessage]]:
