@@ -344,7 +344,15 @@ class InternalError(HubError):
 
 
 # What a broker says, or what is said of it, when it cannot do now what it is there for.
-_UNABLE = (BrokerUnavailable, StoreReadOnly, RateLimited, InternalError, UnsupportedProtocol, UnknownType)
+_UNABLE = (
+    BrokerUnavailable,
+    HomeHostUnavailable,
+    StoreReadOnly,
+    RateLimited,
+    InternalError,
+    UnsupportedProtocol,
+    UnknownType,
+)
 
 
 def is_not_found(code: str) -> bool:

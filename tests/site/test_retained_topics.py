@@ -5,6 +5,7 @@ import signal
 import sqlite3
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 
@@ -228,6 +229,45 @@ def test_commands_show_the_home_and_an_admin_of_another_host_changes_the_bounds(
     eventually(lambda: clients["alpha"].topic("by.command").describe().messages == 1)
     run("delete", "by.command", "--yes")
     eventually(lambda: "by.command" not in run("list", "--json"))
+
+
+def test_http_of_any_hub_shows_reads_and_publishes(hosts: Site, clients: Clients, orders: str) -> None:
+    hub = hosts.add("epsilon", "--http", "127.0.0.1:0", "--no-gateway")
+    token = (hub.dir / "http.token").read_text().strip()
+
+    def ask(path: str, body: Message | None = None) -> Message:
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        data = json.dumps(body).encode() if body is not None else None
+        request = urllib.request.Request(f"{hub.http}/api/v1/{path}", data, headers)
+        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
+            return json.load(answer)
+
+    listed = {one["name"]: one for one in ask("topics")}
+    assert listed[orders]["home"] == "beta"
+    offset = ask(f"topics/{orders}/messages", {"json": "by http"})["offset"]
+    assert ask(f"topics/{orders}/messages?offset={offset}")["messages"][0]["payload"] == "ImJ5IGh0dHAi"
+    assert ask("topics/by.http", {"keep": {"messages": 5}, "home": "gamma"})["topic"]["home"] == "gamma"
+    hub.stop()
+
+
+def test_rights_and_audit_are_those_of_the_hub_that_is_asked(hosts: Site, clients: Clients, orders: str) -> None:
+    delta = hosts.add("delta", "--no-http", "--no-gateway", "--endpoint", "tcp://127.0.0.1:0", "--curve")
+    runner = CliRunner()
+    made = runner.invoke(app, ["keys", "new", "reader", "--role", "consume:other.>", "--dir", str(delta.dir)])
+    assert made.exit_code == 0, made.output
+    with on(delta) as there:
+        offset = there.publish(orders, "from delta", timeout=PATIENCE_SECONDS)
+        with there.subscribe(orders, since=offset) as reader:
+            assert received(reader, 1) == ["from delta"]
+        keep(hosts["alpha"], "of.delta", home="delta")
+        eventually(lambda: there.topics("of.delta"))
+        clients["gamma"].publish("of.delta", "stored there", timeout=PATIENCE_SECONDS)
+        with clients["alpha"].subscribe("of.delta", durable="one") as reader:
+            assert received(reader, 1) == ["stored there"]
+        said = "".join(path.read_text() for path in delta.dir.glob("audit*"))
+        assert "POSITION_OPEN" in said
+        assert "host:alpha" in said
+    delta.stop()
 
 
 def test_a_home_that_does_not_answer_is_named_in_time_and_nothing_is_stored_twice(

@@ -14,6 +14,7 @@ from functools import partial
 from messagehub.client.connection import Connection
 from messagehub.client.pages import pages
 from messagehub.errors import BrokerUnavailable, Forbidden, HomeHostUnavailable, HubError, TopicNotFound, Unauthorized
+from messagehub.topics.retained.positions import with_known_ends
 from messagehub.topics.retained.subscriptions import RetainedSubscription
 from registry import commands, replies
 from registry.records import RetainedTopic
@@ -59,16 +60,11 @@ class RetainedFollower:
         """Return the topics that match, when it is known of all how far they are."""
         while True:
             topics = self.topics(patterns, timeout=max(deadline - time.monotonic(), 0.001))
-            away = next((topic for topic in topics if not topic.next_offset), None)
-            if away is None:
-                return topics
-            if time.monotonic() + RETRY_HOME_SECONDS > deadline:
-                raise HomeHostUnavailable(
-                    f"topic {away.name!r} has its messages on host {away.home!r}, which does not answer, so it is not"
-                    " known where to begin: try again",
-                    topic=away.name,
-                    home=away.home,
-                )
+            try:
+                return with_known_ends(topics)
+            except HomeHostUnavailable:
+                if time.monotonic() + RETRY_HOME_SECONDS > deadline:
+                    raise
             time.sleep(RETRY_HOME_SECONDS)
 
     def remove(self, subscription: RetainedSubscription) -> None:
