@@ -26,6 +26,7 @@ HubError                             registry/errors.py; has code, message, deta
 ├── NotInitialised                   NOT_INITIALISED: this hub object is closed
 ├── DataLost                         DATA_LOST: a consumer fell behind and asked to be told by an exception
 ├── GatewayUnavailable               GATEWAY_UNAVAILABLE: another host's data cannot be asked for, or not now
+├── HomeHostUnavailable              HOME_HOST_UNAVAILABLE: the host that has a retained topic does not answer
 ├── StoreError                       STORE_ERROR: the database cannot be used as it is
 │   └── StoreReadOnly                STORE_READ_ONLY: the disk is full or failing; reads go on
 ├── Unauthorized                     UNAUTHORIZED: who asks is not known here, or no longer
@@ -115,6 +116,7 @@ __all__ = [
     "Forbidden",
     "GatewayUnavailable",
     "HandlerFailed",
+    "HomeHostUnavailable",
     "HubError",
     "IdMismatch",
     "IdNotFound",
@@ -295,6 +297,11 @@ class GatewayUnavailable(HubError):
     retryable = True
 
 
+class HomeHostUnavailable(HubError):
+    code = "HOME_HOST_UNAVAILABLE"
+    retryable = True
+
+
 class StoreError(HubError):
     """`written` is the revision up to which a write got before it failed, for a store that needs several steps.
 
@@ -337,7 +344,15 @@ class InternalError(HubError):
 
 
 # What a broker says, or what is said of it, when it cannot do now what it is there for.
-_UNABLE = (BrokerUnavailable, StoreReadOnly, RateLimited, InternalError, UnsupportedProtocol, UnknownType)
+_UNABLE = (
+    BrokerUnavailable,
+    HomeHostUnavailable,
+    StoreReadOnly,
+    RateLimited,
+    InternalError,
+    UnsupportedProtocol,
+    UnknownType,
+)
 
 
 def is_not_found(code: str) -> bool:

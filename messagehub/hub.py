@@ -271,15 +271,23 @@ class MessageHub(ClosedWhenForgotten):
     subscribers_async = awaitable(subscribers)
 
     def topic(
-        self, name: str, *, keep: Bounds | None = None, replace: bool = False, timeout: float | None = None
+        self,
+        name: str,
+        *,
+        keep: Bounds | None = None,
+        replace: bool = False,
+        home: str | None = None,
+        timeout: float | None = None,
     ) -> Topic:
         """Return one topic to hold on to. With `keep` the broker stores what is published to it.
 
         `keep` is a number of messages, an age (a timedelta, or text such as "7d"), or several bounds as a `Keep`.
-        Saying the same again is harmless; other bounds are refused, or with `replace` taken over.
+        Saying the same again is harmless; other bounds are refused, or with `replace` taken over. In a site its
+        messages are on one host, `home`: by default that of the hub that is asked first.
         """
         limit = self.settings.request_timeout_seconds
-        return open_topic(name, lambda: self._parts.topics, limit, keep=keep, replace=replace, timeout=timeout)
+        options: dict[str, Any] = {"keep": keep, "replace": replace, "home": home, "timeout": timeout}
+        return open_topic(name, lambda: self._parts.topics, limit, **options)
 
     topic_async = awaitable(topic)
 

@@ -288,6 +288,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.dir / "site.json"
 
     @property
+    def home_topics_path(self) -> Path:
+        """The messages and positions of the retained topics of a site whose home is this host."""
+        return self.dir / "retained.db"
+
+    @property
+    def home_topics_since_path(self) -> Path:
+        """The revision of the site at which that database was new."""
+        return self.dir / "retained-since"
+
+    @property
     def keys_path(self) -> Path:
         """The directory of the hub's own keys."""
         return self.dir / "keys"
@@ -318,12 +328,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return first, second, third
 
     @property
-    def site_topics_endpoint(self) -> str:
-        """Where subscribers listen to what is published on other hosts of the site."""
+    def site_topics_endpoints(self) -> tuple[str, str]:
+        """Where subscribers listen to what is published on other hosts of the site, and to what is stored there."""
         if self.endpoint.startswith("ipc://"):
             path = Path(self.endpoint[6:])
-            return f"ipc://{path.with_name(f'{path.stem}-site.sock')}"
-        return ports_above(self.endpoint, 6)
+            pushed, retained = (path.with_name(f"{path.stem}-{end}.sock") for end in ("site", "site-stored"))
+            return f"ipc://{pushed}", f"ipc://{retained}"
+        return ports_above(self.endpoint, 6), ports_above(self.endpoint, 9)
 
     @property
     def hubs_endpoint(self) -> str:

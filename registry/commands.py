@@ -445,10 +445,17 @@ class KeepTopic(Command, tag="TOPIC_KEEP"):
     topic: Annotated[Text, Meta(description="components of letters, digits, `_`, `-`, joined by dots")]
     keep: Annotated[Keep, Meta(description="how much of it is retained")] = field(default_factory=Keep)
     replace: Annotated[bool, Meta(description="take over other bounds; what is within them stays")] = False
+    home: Annotated[
+        Text | None,
+        Meta(
+            description="the host of the site that is to have its messages; by default that of the hub that is asked,"
+            " and of a topic that is retained already the one that it has"
+        ),
+    ] = None
 
 
 class DeleteTopic(Command, tag="TOPIC_DELETE"):
-    """Make it a plain topic, and delete what is stored."""
+    """Make it a plain topic, and delete what is stored; in a site also while its home host is away."""
 
     writes = True
 

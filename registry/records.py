@@ -203,9 +203,15 @@ class RetainedTopic(Struct, kw_only=True):
     keep: Annotated[Keep, Meta(description="how much of it is retained")]
     incarnation: Annotated[int, Meta(description="tells it from one of the same name that was deleted before")]
     created_at: fields.CreatedAt[float] = 0.0
-    next_offset: Annotated[int, Meta(description="what will be published next")] = 1
+    next_offset: Annotated[
+        int,
+        Meta(description="what will be published next; 0 where it is not known, since the home host does not answer"),
+    ] = 1
     total_bytes: Annotated[int, Meta(description="all that was ever stored")] = 0
     revision: Annotated[int, Meta(description="of its definition")] = 0
+    home: Annotated[
+        str | None, Meta(description="the host of a site that has its messages; null in a hub that is on its own")
+    ] = None
 
 
 class PlainTopic(Struct, kw_only=True, frozen=True):

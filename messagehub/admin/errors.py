@@ -67,6 +67,7 @@ STATUS: dict[type[HubError], tuple[int, int]] = {
     errors.BrokerTimeout: (500, 50002),
     errors.BrokerUnavailable: (503, 503),
     errors.GatewayUnavailable: (503, 503),
+    errors.HomeHostUnavailable: (503, 503),
     errors.BrokerRequired: (503, 503),
     errors.SendTimeout: (503, 503),
     errors.ReceiveTimeout: (504, 504),

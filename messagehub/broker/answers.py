@@ -77,6 +77,11 @@ class Answers:
         """Have others answer some kinds of commands, until `restore`."""
         self._answer_to.update(answers)
 
+    def replace_usual(self, answers: Mapping[type[commands.Command], AnswerTo]) -> None:
+        """Have others answer some kinds of commands, also after `restore`."""
+        self._answer_to.update(answers)
+        self._usual.update(answers)
+
     def restore(self, kinds: Iterable[type[commands.Command]]) -> None:
         self._answer_to.update({kind: self._usual[kind] for kind in kinds})
 

@@ -153,6 +153,8 @@ class Broker:
             self._schema_checker.wake_fd: self._take_check_results,
             self._retained.wake_fd: self._after_reading,
         }
+        if self._site is not None:
+            handlers |= self._site.handlers
         for fd in (self._stop_fd, *handlers):
             polling.add(fd)
         polling.add_socket(self._router.polled)
@@ -254,6 +256,8 @@ class Broker:
     def _take_over(self, settings: Settings) -> None:
         self._new_settings = None
         self._stored.registry.topics.limit_bytes = settings.kept_limit_bytes
+        if self._site is not None:
+            self._site.set_kept_limit(settings.kept_limit_bytes)
         reloaded = {name: getattr(settings, name) for name in RELOADABLE}
         self.settings = self._stored.settings = msgspec.structs.replace(self.settings, **reloaded)
         if self._access_control is not None:

@@ -43,6 +43,7 @@ from messagehub.shm.channel_directory.location import directory_of
 from messagehub.shm.errors import Busy, DataBlockError
 from messagehub.store import Store
 from messagehub.store.commit import GroupCommit
+from messagehub.store.sqlite import SQLiteStore
 from registry import commands
 from registry.topics.subscriber_groups import VALID_SECONDS
 
@@ -56,6 +57,8 @@ class Parts:
         self, broker_id: str, settings: Settings, open_store: Callable[[], Store], supervisor: Supervisor
     ) -> None:
         self.broker_id = broker_id
+        self.home_commit: GroupCommit | None = None
+        """In a member of a site: what stores the messages of the retained topics whose home is this host."""
         self.wall_offset = time.time() - monotonic()
         with ExitStack() as closing:
             self._closing = closing
@@ -103,6 +106,8 @@ class Parts:
             self.commit = GroupCommit(store, written=written, supervisor=supervisor)
             unused.pop_all()
         self._closing.callback(self.commit.close, timeout=STOP_SECONDS)
+        if settings.site:
+            self.home_commit = self._open_home(settings, supervisor)
         self.schema_checker: SchemaChecker[Request | Adoption] = SchemaChecker(supervisor)
         self._closing.callback(self.schema_checker.close, timeout=STOP_SECONDS)
         self.host_watcher = HostWatcher(
@@ -115,6 +120,17 @@ class Parts:
         self._closing.callback(self.host_watcher.close)
         self._hold_domain(settings)
         return written
+
+    def _open_home(self, settings: Settings, supervisor: Supervisor) -> GroupCommit:
+        """Open the database of the retained topics of a site whose home is this host."""
+        store = SQLiteStore(settings.home_topics_path, sync=settings.store_sync)
+        try:
+            commit = GroupCommit(store, written=store.load().revision, supervisor=supervisor)
+        except BaseException:
+            store.close()
+            raise
+        self._closing.callback(commit.close, timeout=STOP_SECONDS)
+        return commit
 
     def _hold_domain(self, settings: Settings) -> None:
         self.others_of_domain = 0
@@ -160,7 +176,8 @@ class Parts:
 
     def _make_topics(self, supervisor: Supervisor, *, is_fresh: bool) -> None:
         self.registry.subscribers.groups.settle_until = 0.0 if is_fresh else self.now() + VALID_SECONDS
-        self.retained = RetainedTopics(self.commit.store, self.topics.retained, supervisor, is_fresh=is_fresh)
+        topic_store = self.commit.store if self.home_commit is None else self.home_commit.store
+        self.retained = RetainedTopics(topic_store, self.topics.retained, supervisor, is_fresh=is_fresh)
         self._closing.callback(self.retained.close, timeout=STOP_SECONDS)
 
     def _make_answers(self, broker_id: str, settings: Settings, supervisor: Supervisor) -> None:
@@ -209,8 +226,8 @@ class Parts:
         events, events_here = self.publisher.bind(authentication, settings.events_endpoint, local.events_endpoint)
         site = None
         if settings.site:
-            hubs = ports_above(settings.hubs_endpoint, 2)
-            site = SiteEnds(hubs, settings.site_topics_endpoint, local.site_topics_endpoint)
+            hubs = ports_above(settings.hubs_endpoint, 2), ports_above(settings.hubs_endpoint, 3)
+            site = SiteEnds(hubs, settings.site_topics_endpoints, local.site_topics_endpoints)
         topics, topics_here = self.topics.start(
             settings.topic_endpoints, local.topic_endpoints, is_first=self.place.is_first, site=site
         )

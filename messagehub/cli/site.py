@@ -46,7 +46,7 @@ def import_registry(
     etcd_cert: EtcdCert = None,
     etcd_key: EtcdKey = None,
     without_topics: Annotated[
-        bool, typer.Option("--without-topics", help="Leave retained topics out: a site does not have them yet.")
+        bool, typer.Option("--without-topics", help="Leave retained topics out: their messages are not moved.")
     ] = False,
     dir: Dir = None,
     as_json: Json = False,
@@ -61,7 +61,8 @@ def import_registry(
     from messagehub.cluster.transfer import import_into_site
 
     saved = import_into_site(settings, without_topics=without_topics)
-    _tell(saved, f"into site {settings.site}", as_json=as_json)
+    left = sorted(found.topic.name for found in saved.topics)
+    _tell(saved, f"into site {settings.site}", left, as_json=as_json)
 
 
 @app.command(name="export", cls=HubCommand)
@@ -87,7 +88,8 @@ def export_registry(
     from messagehub.cluster.transfer import export_from_site
 
     saved = export_from_site(settings)
-    _tell(saved, f"into {settings.database_path}", as_json=as_json)
+    left = sorted(found.topic.name for found in saved.topics)
+    _tell(saved, f"into {settings.database_path}", left, as_json=as_json)
 
 
 def _settings(
@@ -115,15 +117,19 @@ def _settings(
     return settings
 
 
-def _tell(saved: "Saved", where: str, *, as_json: bool) -> None:
+def _tell(saved: "Saved", where: str, topics_left: list[str], *, as_json: bool) -> None:
     said = {
         "revision": saved.revision,
         "schemas": len(saved.schemas),
         "channels": len(saved.channels),
         "last_schema_id": saved.last_schema_id,
+        "topics_left": topics_left,
     }
     if as_json:
         echo_json(said)
         return
     count = f"{counted(len(saved.schemas), 'schema version')}, {counted(len(saved.channels), 'channel')}"
     echo(f"copied {where}: {count}, revision {saved.revision}")
+    if topics_left:
+        names = ", ".join(topics_left[:10])
+        echo(f"not copied: {counted(len(topics_left), 'retained topic')} with their messages ({names})")

@@ -14,10 +14,14 @@ from messagehub.cli.session import connected
 from messagehub.cli.subcommands import ListingGroup
 from messagehub.display.values import counted, duration, instant, moment
 from messagehub.display.values import size as human_size
+from messagehub.errors import HomeHostUnavailable
 from messagehub.topics.durations import seconds_of
 
 if TYPE_CHECKING:
+    from messagehub import MessageHub
     from messagehub.topics.retained.positions import Since
+    from registry import replies
+    from registry.records import RetainedTopic
 
 app = typer.Typer(
     name="topics",
@@ -65,27 +69,15 @@ def list_topics(
     listed or, with --plain, the plain ones.
     """
     with connected(endpoint, dir, timeout) as hub:
-        found = [] if plain else [hub.topic(topic.name).describe() for topic in hub.topics(pattern)]
+        found, away = ([], []) if plain else _described(hub, pattern)
         seen = hub.plain_topics(pattern) if plain or not as_json else []
     if as_json:
-        echo_json([_built(one) for one in seen] if plain else [_plain(one) for one in found])
-        return
-    if found:
-        echo_table(
-            ("TOPIC", "MESSAGES", "SIZE", "KEEPS", "OLDEST", "FIRST", "NEXT"),
-            [
-                (
-                    one.topic.name,
-                    one.messages,
-                    human_size(one.size_bytes),
-                    _bounds(one.topic.keep),
-                    moment(one.oldest_at) if one.oldest_at is not None else None,
-                    one.first_offset,
-                    one.topic.next_offset,
-                )
-                for one in found
-            ],
+        echo_json(
+            [_built(one) for one in seen] if plain else [*map(_plain, found), *({"topic": _built(t)} for t in away)]
         )
+        return
+    if found or away:
+        _show_retained(found, away)
     elif not plain:
         echo("no retained topics yet" if pattern == ">" else f"no retained topic matches {pattern!r}")
     if seen:
@@ -112,6 +104,7 @@ def describe(
         echo_fields(
             {
                 "topic": found.topic.name,
+                **({"home": found.topic.home} if found.topic.home is not None else {}),
                 "keeps": _bounds(found.topic.keep),
                 "messages": found.messages,
                 "size": human_size(found.size_bytes),
@@ -141,6 +134,10 @@ def keep(
     replace: Annotated[
         bool, typer.Option("--replace", help="Change the bounds of a topic that is retained already.")
     ] = False,
+    home: Annotated[
+        str | None,
+        typer.Option("--home", metavar="HOST", help="Of a site: the host that has its messages. Default: this one."),
+    ] = None,
     endpoint: Endpoint = None,
     dir: Dir = None,
     timeout: Timeout = None,
@@ -151,7 +148,7 @@ def keep(
 
     bounds = Keep(messages=messages, seconds=age, **({} if bytes is None else {"size_bytes": bytes}))
     with connected(endpoint, dir, timeout) as hub:
-        retained = hub.topic(name).keep(bounds, replace=replace)
+        retained = hub.topic(name).keep(bounds, replace=replace, home=home)
     if as_json:
         echo_json(retained)
     else:
@@ -168,11 +165,17 @@ def delete(
     timeout: Timeout = None,
     as_json: Json = False,
 ) -> None:
-    """Stop retaining a topic, and delete its messages."""
+    """Stop retaining a topic, and delete its messages.
+
+    In a site also while its home host is away, or lost: what that host still has is deleted when it is back.
+    """
     with connected(endpoint, dir, timeout) as hub:
         if not yes:
-            found = hub.topic(name).describe()
-            typer.confirm(f"Delete topic {name} with {found.messages} messages?", abort=True, err=True)
+            try:
+                said = f"with {hub.topic(name).describe().messages} messages"
+            except HomeHostUnavailable as away:
+                said = f"with its messages on host {away.details.get('home')}, which does not answer"
+            typer.confirm(f"Delete topic {name} {said}?", abort=True, err=True)
         hub.topic(name).delete()
     if as_json:
         echo_json({"topic": name})
@@ -325,6 +328,44 @@ def since_of(text: str, hint: str) -> "Since":
             " last.",
             param_hint=hint,
         ) from None
+
+
+def _described(hub: "MessageHub", pattern: str) -> "tuple[list[replies.TopicDescription], list[RetainedTopic]]":
+    """Return how much there is of each topic; and the topics of a site whose home host does not answer."""
+    found, away = [], []
+    for topic in hub.topics(pattern):
+        if not topic.next_offset:
+            away.append(topic)
+            continue
+        try:
+            found.append(hub.topic(topic.name).describe())
+        except HomeHostUnavailable:
+            away.append(topic)
+    return found, away
+
+
+def _show_retained(found: "list[replies.TopicDescription]", away: "list[RetainedTopic]") -> None:
+    rows: list[list[Any]] = [
+        [
+            one.topic.name,
+            one.messages,
+            human_size(one.size_bytes),
+            _bounds(one.topic.keep),
+            moment(one.oldest_at) if one.oldest_at is not None else None,
+            one.first_offset,
+            one.topic.next_offset,
+            one.topic.home,
+        ]
+        for one in found
+    ]
+    rows += [
+        [one.name, None, None, _bounds(one.keep), None, None, None, f"{one.home} (does not answer)"] for one in away
+    ]
+    columns = ["TOPIC", "MESSAGES", "SIZE", "KEEPS", "OLDEST", "FIRST", "NEXT", "HOME"]
+    if not any(row[-1] for row in rows):  # a hub on its own
+        columns.pop()
+        rows = [row[:-1] for row in rows]
+    echo_table(columns, sorted(rows))
 
 
 def _built(found: Any) -> dict[str, Any]:

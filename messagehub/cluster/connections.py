@@ -1,12 +1,13 @@
-"""Sockets between the hubs of a site, used by the loop: a ROUTER for what others forward, a DEALER to the leader.
+"""Sockets between the hubs of a site, used by the loop: a ROUTER for what others ask, a DEALER to the leader, and one
+to each home host of retained topics that was asked.
 
 Rule 1: both ends show the keys that hubs publish in etcd. A key that is not there is turned away, for now: it may be
 published in a moment.
 Rule 2: nothing waits here. What cannot be sent is dropped, and whoever sent it has a deadline.
-Rule 3: the DEALER belongs to one leadership. What was queued for it is not sent to the next leader.
+Rule 3: the DEALER to the leader belongs to one leadership. What was queued for it is not sent to the next leader.
 Rule 4: what is sent in one turn of the loop goes together (`flush`): the heads in one frame, and a frame for each body.
 Handing a message to libzmq costs more than what is in it.
-Rule 5: the loop's thread alone uses both, since each hand-over to another thread would delay every command. Only peers
+Rule 5: the loop's thread alone uses them, since each hand-over to another thread would delay every command. Only peers
 are authenticated on a thread of their own.
 """
 
@@ -22,7 +23,7 @@ from zmq.utils import z85
 from messagehub import protocol
 from messagehub.broker.access.access_control import HOST
 from messagehub.broker.polling import PolledSocket, Polling
-from messagehub.broker.site.link import Answered, Asked, HubPath, Kind, News, Status
+from messagehub.broker.site.link import Answered, Asked, HomeAnswered, HubPath, Kind, News, Status
 from messagehub.errors import ConfigurationError
 from messagehub.runtime.supervision import Supervisor
 from messagehub.security.credentials import KeyPair
@@ -62,11 +63,34 @@ _NOBLOCK, _EVENTS, _POLLIN = int(zmq.NOBLOCK), int(zmq.EVENTS), int(zmq.POLLIN)
 
 @decodable
 class SiteLeader(msgspec.Struct, kw_only=True, frozen=True):
-    """The hub that leads, as it says in the leader key."""
+    """The hub that leads, as it says in the leader key; or that of a home host, as it says among the hosts."""
 
     host: str
     endpoint: str
     key: str
+
+
+class _Connection:
+    """A DEALER to another hub, and what waits to be sent there."""
+
+    def __init__(self, hub: SiteLeader, socket: "zmq.Socket[bytes]") -> None:
+        self.hub = hub
+        self.polled = PolledSocket(socket)
+        self.socket = socket
+        self.has_replies = False
+        """Whether the socket is to be asked: each question is a few calls of the system."""
+        self.requests: list[tuple[RequestHead, bytes]] = []
+
+    def flush(self) -> None:
+        if self.requests:
+            requests, self.requests = self.requests, []
+            self.polled.is_used = True
+            _send(self.socket, [], requests)
+
+    def receive(self, read: "Callable[[list[zmq.Frame]], Iterable[News]]", received: list[News]) -> None:
+        if self.has_replies:
+            self.has_replies = False
+            _receive(self.socket, self.polled, read, received)
 
 
 class HubConnections:
@@ -91,59 +115,64 @@ class HubConnections:
             said = f"cannot listen for other hubs at {endpoint}: {error.strerror}"
             raise ConfigurationError(f"{said}. Free that port, or name another address with --site-endpoint") from None
         self.endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
-        self._dealer: zmq.Socket[bytes] | None = None
+        self._leader: _Connection | None = None
         self._leadership = 0
+        self._homes: dict[str, _Connection] = {}
+        """By host."""
         self._polling: Polling | None = None
         self._polled_router = PolledSocket(self._router)
-        self._polled_dealer: PolledSocket | None = None
-        self._has_requests = self._has_replies = False
-        """Whether the sockets are to be asked: each question is a few calls of the system."""
-        self._requests: list[tuple[RequestHead, bytes]] = []
+        self._has_requests = False
+        """As `_Connection.has_replies`."""
         self._replies: dict[bytes, list[tuple[ReplyHead, bytes]]] = {}
-        """What waits for `flush`; replies by the connection of the hub that asked."""
+        """What waits for `flush`, by the connection of the hub that asked."""
         supervisor.start("messagehub-hub-keys", partial(_authenticate, handler, host_of_key))
 
     def poll_by(self, polling: Polling) -> None:
-        """Have the loop wait for both sockets."""
+        """Have the loop wait for all sockets."""
         self._polling = polling
         polling.add_socket(self._polled_router)
 
     def polls(self, fd: int) -> bool:
         """Return whether the loop was woken for `receive`, which then asks this socket."""
-        dealer = self._polled_dealer
         if fd == self._polled_router.fd:
             self._has_requests = True
             return True
-        if dealer is not None and fd == dealer.fd:
-            self._has_replies = True
-            return True
+        for each in self._connections():
+            if fd == each.polled.fd:
+                each.has_replies = True
+                return True
         return False
 
     def connect(self, leader: SiteLeader | None, leadership: int) -> None:
-        """Send to this hub from now on; None: to nobody."""
-        self._disconnect()
-        if leader is None:
-            return
-        dealer = self._socket(zmq.DEALER)
-        dealer.setsockopt(zmq.CURVE_PUBLICKEY, self._keys.public.encode())
-        dealer.setsockopt(zmq.CURVE_SERVERKEY, leader.key.encode())
-        dealer.setsockopt(zmq.RECONNECT_IVL, 50)
-        dealer.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
-        try:
-            dealer.connect(leader.endpoint)
-        except zmq.ZMQError as error:
-            log.warning("the hub of %s, which leads the site, cannot be reached: %s", leader.host, error)
-            dealer.close(0)
-            return
-        self._dealer, self._leadership = dealer, leadership
-        self._polled_dealer = polled = PolledSocket(dealer)
-        if self._polling is not None:
-            self._polling.add_socket(polled)
+        """Send commands to this hub from now on; None: to nobody."""
+        if self._leader is not None:
+            self._disconnect(self._leader)
+        self._leader, self._leadership = self._connected(leader) if leader is not None else None, leadership
 
     def send(self, number: int, kind: Kind, body: bytes, *, user: str, leadership: int) -> None:
         """Send a request to the hub of this leadership."""
-        if self._dealer is not None and leadership == self._leadership:
-            self._requests.append((RequestHead(number=number, kind=kind, leadership=leadership, user=user), body))
+        if self._leader is not None and leadership == self._leadership:
+            head = RequestHead(number=number, kind=kind, leadership=leadership, user=user)
+            self._leader.requests.append((head, body))
+
+    def ask(self, hub: SiteLeader, number: int, body: bytes, *, user: str) -> None:
+        """Send a request about a retained topic to the hub of its home host."""
+        home = self._homes.get(hub.host)
+        if home is not None and home.hub != hub:  # its hub was started again, at another address
+            self.leave(hub.host)
+            home = None
+        if home is None:
+            home = self._connected(hub)
+            if home is None:
+                return
+            self._homes[hub.host] = home
+        home.requests.append((RequestHead(number=number, kind="topic", leadership=0, user=user), body))
+
+    def leave(self, host: str) -> None:
+        """Drop the connection to a home host, with what waits there to be sent."""
+        home = self._homes.pop(host, None)
+        if home is not None:
+            self._disconnect(home)
 
     def answer(self, path: HubPath, status: Status, revision: int, payload: bytes) -> None:
         """Answer another hub."""
@@ -152,11 +181,8 @@ class HubConnections:
 
     def flush(self) -> None:
         """Send what waits; drop what a hub does not take."""
-        if self._requests:
-            requests, self._requests = self._requests, []
-            if self._dealer is not None and self._polled_dealer is not None:
-                self._polled_dealer.is_used = True
-                _send(self._dealer, [], requests)
+        for each in self._connections():
+            each.flush()
         if self._replies:
             replies, self._replies = self._replies, {}
             self._polled_router.is_used = True
@@ -169,26 +195,45 @@ class HubConnections:
         if takes_requests and self._has_requests:
             self._has_requests = False
             _receive(self._router, self._polled_router, _asked, received)
-        if self._has_replies and self._dealer is not None and self._polled_dealer is not None:
-            self._has_replies = False
-            _receive(self._dealer, self._polled_dealer, _answered, received)
+        if self._leader is not None:
+            self._leader.receive(_answered, received)
+        for host, home in self._homes.items():
+            home.receive(partial(_home_answered, host), received)
         return received
 
     def close(self) -> None:
         """The loop has ended, and does not poll any more."""
         self._polling = None
         self.flush()
-        self._disconnect()
+        for each in self._connections():
+            self._disconnect(each)
         self._router.close(1000)
         self._context.term()
 
-    def _disconnect(self) -> None:
-        self._requests.clear()
-        if self._dealer is not None:
-            if self._polling is not None and self._polled_dealer is not None:
-                self._polling.remove(self._polled_dealer.fd)
-            self._dealer.close(0)
-            self._dealer = self._polled_dealer = None
+    def _connections(self) -> "list[_Connection]":
+        return [*([self._leader] if self._leader is not None else ()), *self._homes.values()]
+
+    def _connected(self, hub: SiteLeader) -> _Connection | None:
+        dealer = self._socket(zmq.DEALER)
+        dealer.setsockopt(zmq.CURVE_PUBLICKEY, self._keys.public.encode())
+        dealer.setsockopt(zmq.CURVE_SERVERKEY, hub.key.encode())
+        dealer.setsockopt(zmq.RECONNECT_IVL, 50)
+        dealer.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+        try:
+            dealer.connect(hub.endpoint)
+        except zmq.ZMQError as error:
+            log.warning("the hub of %s cannot be reached: %s", hub.host, error)
+            dealer.close(0)
+            return None
+        made = _Connection(hub, dealer)
+        if self._polling is not None:
+            self._polling.add_socket(made.polled)
+        return made
+
+    def _disconnect(self, connection: _Connection) -> None:
+        if self._polling is not None:
+            self._polling.remove(connection.polled.fd)
+        connection.socket.close(0)
 
     def _socket(self, kind: int) -> "zmq.Socket[bytes]":
         made = self._context.socket(kind)
@@ -251,20 +296,25 @@ def _receive(
 
 def _asked(frames: list[zmq.Frame]) -> list[News]:
     identity, first, *bodies = frames
-    peer = f"{HOST}{first.get('User-Id')}"
+    host = str(first.get("User-Id"))
     asked: list[News] = []
     for head, body in zip(_requests_decoder.decode(first.bytes), bodies, strict=True):
         path = HubPath([identity.bytes])
-        path.number, path.is_too_fast = head.number, False
-        path.user = f"{peer} {head.user}".rstrip()
+        path.number, path.host, path.is_too_fast = head.number, host, False
+        path.user = f"{HOST}{host} {head.user}".rstrip()
         asked.append(Asked(path, head.kind, head.leadership, body.bytes))
     return asked
 
 
 def _answered(frames: list[zmq.Frame]) -> list[News]:
+    return [Answered(head.number, head.status, head.revision, payload) for head, payload in _replies_in(frames)]
+
+
+def _home_answered(host: str, frames: list[zmq.Frame]) -> list[News]:
+    return [HomeAnswered(host, head.number, head.status, payload) for head, payload in _replies_in(frames)]
+
+
+def _replies_in(frames: list[zmq.Frame]) -> list[tuple[ReplyHead, bytes]]:
     first, *payloads = frames
     heads = _replies_decoder.decode(first.bytes)
-    return [
-        Answered(head.number, head.status, head.revision, payload.bytes)
-        for head, payload in zip(heads, payloads, strict=True)
-    ]
+    return [(head, payload.bytes) for head, payload in zip(heads, payloads, strict=True)]

@@ -20,6 +20,7 @@ from messagehub.store.etcd.errors import NotLeader
 from messagehub.store.etcd.leadership import prefix_of
 from registry.decoding import decodable
 from registry.records import SiteHost
+from registry.topics.retained import DEFAULT_LIMIT_BYTES
 
 MOST_HOSTS = 10_000
 
@@ -36,6 +37,10 @@ class HostEntry(msgspec.Struct, kw_only=True, frozen=True):
     """The public key that it shows to other hubs, and that they show to it."""
     topics: str = ""
     """Where it sends what is published to topics there."""
+    retained_topics: str = ""
+    """Where it sends what it has stored of retained topics."""
+    kept_limit_bytes: int = DEFAULT_LIMIT_BYTES
+    """How much its retained topics may keep."""
     gateway: str = ""
     """Where its Arrow Flight gateway serves; empty while it has none."""
     gateway_secret: str = ""
@@ -64,7 +69,8 @@ class SiteHosts:
         self._put_at = 0.0
         self._put: HostEntry | None = None
         self._own_gateway: dict[str, str] = {}
-        self._own_topics = ""
+        self._own_topics = {"topics": "", "retained_topics": ""}
+        self._own_limit = DEFAULT_LIMIT_BYTES
         self._own_access = ""
         self._changed_at: dict[str, int] = {}
         """The revisions of etcd at which the entries were changed, as they were read last."""
@@ -90,8 +96,9 @@ class SiteHosts:
             self.entry,
             revision=revision,
             is_degraded=is_degraded,
-            topics=self._own_topics,
             access=self._own_access,
+            kept_limit_bytes=self._own_limit,
+            **self._own_topics,
             **self._own_gateway,
         )
         written = self._put
@@ -115,9 +122,16 @@ class SiteHosts:
         """Say where the gateway of this host is, from the next `keep` on. Another thread may call this."""
         self._own_gateway = {"gateway": location, "gateway_secret": secret, "gateway_certificate": certificate}
 
-    def set_topics(self, endpoint: str) -> None:
-        """Say where other hubs hear what is published here, from the next `keep` on. Another thread may call this."""
-        self._own_topics = endpoint
+    def set_topics(self, endpoint: str, retained: str) -> None:
+        """Say where other hubs hear what is published here, and what is stored of it, from the next `keep` on.
+
+        Another thread may call this.
+        """
+        self._own_topics = {"topics": endpoint, "retained_topics": retained}
+
+    def set_kept_limit(self, limit_bytes: int) -> None:
+        """Say how much the retained topics of this host may keep, from the next `keep` on. As above."""
+        self._own_limit = limit_bytes
 
     def set_access(self, access: str) -> None:
         """Say what changes with the rights of peers here, from the next `keep` on. Another thread may call this."""
@@ -132,7 +146,7 @@ class SiteHosts:
     def topics(self) -> frozenset[HubTopics]:
         """Return where what is published on the other hosts is to be heard."""
         return frozenset(
-            HubTopics(entry.topics, entry.key)
+            HubTopics(entry.topics, entry.key, entry.retained_topics)
             for name, entry in self.seen.items()
             if name != self.entry.host and entry.topics
         )

@@ -221,6 +221,15 @@ class SiteMembership:
     def send(self, number: int, kind: Kind, body: bytes, *, user: str, leadership: int) -> None:
         self._connections.send(number, kind, body, user=user, leadership=leadership)
 
+    def ask_host(self, host: str, number: int, body: bytes, *, user: str) -> None:
+        entry = self._hosts.seen.get(host)
+        if entry is not None:
+            hub = SiteLeader(host=host, endpoint=entry.endpoint, key=entry.key)
+            self._connections.ask(hub, number, body, user=user)
+
+    def leave_host(self, host: str) -> None:
+        self._connections.leave(host)
+
     def answer(self, path: HubPath, status: Status, revision: int, payload: bytes) -> bool:
         self._connections.answer(path, status, revision, payload)
         return True
@@ -258,8 +267,11 @@ class SiteMembership:
             for each in hosts.listed(self._leader_host, newest)
         ]
 
-    def set_topics(self, endpoint: str) -> None:
-        self._hosts.set_topics(endpoint)
+    def set_topics(self, endpoint: str, retained: str) -> None:
+        self._hosts.set_topics(endpoint, retained)
+
+    def set_kept_limit(self, limit_bytes: int) -> None:
+        self._hosts.set_kept_limit(limit_bytes)
 
     def gateway(self, host: str) -> Gateway:
         entry = self._hosts.seen.get(host)
@@ -370,7 +382,8 @@ class SiteMembership:
                 log.debug("the hosts of the site cannot be read: %s", error.message)
             else:
                 hosts = self._hosts
-                seen = HostsSeen(hosts.known, frozenset(hosts.seen), hosts.topics(), hosts.access())
+                limits = frozenset((name, entry.kept_limit_bytes) for name, entry in hosts.seen.items())
+                seen = HostsSeen(hosts.known, frozenset(hosts.seen), hosts.topics(), hosts.access(), limits)
                 if seen != self._seen:
                     self._seen = seen
                     self._tell_loop(seen)

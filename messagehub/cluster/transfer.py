@@ -4,7 +4,8 @@ Rule 1: only a site that has nothing yet takes a registry, and only a directory 
 Rule 2: nobody writes meanwhile: a registry is read from a directory whose hub does not run, and the site is led by the
 import itself.
 Rule 3: an import that was cut short is seen: hubs refuse the site, and the next import begins anew.
-Rule 4: retained topics are not moved. A registry that has some is refused unless the caller leaves them out.
+Rule 4: retained topics are not moved: their messages are on the disk of one host, and not in the site. A registry that
+has some is refused unless the caller leaves them out; those of a site stay there.
 """
 
 import time
@@ -46,8 +47,8 @@ def import_into_site(settings: Settings, *, without_topics: bool) -> Saved:
         if saved.topics and not without_topics:
             names = ", ".join(sorted(found.topic.name for found in saved.topics)[:10])
             raise ConfigurationError(
-                f"the registry has {len(saved.topics)} retained topics ({names}), which a site does not have yet: say"
-                " --without-topics to leave them out"
+                f"the registry has {len(saved.topics)} retained topics ({names}), whose messages are not moved into a"
+                " site: say --without-topics to leave them out, and make them anew there"
             )
         client = EtcdClient(etcd_access(settings))
         ending.callback(client.close)

@@ -16,7 +16,7 @@ _COLUMNS: dict[type, tuple[str, ...]] = {
     Consumer: ("consumer_id", "status", "group", "pid", "host", "registered_at", "expected_schema_hash"),
     Difference: ("kind", "path", "message", "counterexample"),
     Producer: ("producer_id", "status", "pid", "host", "shm_name", "schema_version", "registered_at"),
-    RetainedTopic: ("name", "next_offset", "total_bytes", "keep", "created_at"),
+    RetainedTopic: ("name", "next_offset", "total_bytes", "keep", "home", "created_at"),
     ReportedSubscription: (
         *("patterns", "kind", "name", "program", "pid", "host", "received", "lost", "buffered"),
         *("received_at", "began_at"),

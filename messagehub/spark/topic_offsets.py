@@ -16,7 +16,7 @@ from messagehub.errors import DataLost, TopicNotFound
 from messagehub.spark.errors import BadOption
 from messagehub.spark.hubs import RUNNING_SECONDS, patiently
 from messagehub.spark.options import EARLIEST, LATEST, Options
-from messagehub.topics.retained.positions import AHEAD_SECONDS, Start, resolve
+from messagehub.topics.retained.positions import AHEAD_SECONDS, Start, resolve, with_known_ends
 from registry.records import RetainedTopic
 
 if TYPE_CHECKING:
@@ -36,8 +36,12 @@ def topics_of(
     TopicNotFound where one that is named in full is not there, unless it is `known` from before.
     """
     patterns = options.patterns
+
+    def matching(pattern: str) -> list[RetainedTopic]:
+        return with_known_ends(hub.topics(pattern))
+
     found = {
-        topic.name: topic for pattern in patterns.texts for topic in patiently(partial(hub.topics, pattern), seconds)
+        topic.name: topic for pattern in patterns.texts for topic in patiently(partial(matching, pattern), seconds)
     }
     missing = [name for name in patterns.topics if name not in found and name not in known]
     if missing:

@@ -1,6 +1,7 @@
 """The SUB sockets of a client, for plain and for retained topics, and the thread that receives from them.
 
-In a site there is a third one, for what is published to plain topics on other hosts.
+In a site there is a third one, for what is published to plain topics on other hosts, and the one for retained topics is
+connected with a second socket of the hub, for those whose home is another host.
 
 Rule 1: the sockets belong to whoever holds `_owner`. A reader whose messages come in quick succession takes them over
 from the thread and receives by itself, which saves it a thread switch for each. The thread leaves them to readers for a
@@ -33,8 +34,8 @@ YIELD_SECONDS = 0.05
 Context = zmq.Context[zmq.Socket[bytes]]
 _NOBLOCK, _EVENTS, _POLLIN = int(zmq.NOBLOCK), int(zmq.EVENTS), int(zmq.POLLIN)
 Order = Callable[[zmq.Socket[bytes]], None]
-Endpoints = tuple[str, str, str]
-"""Of plain topics, of retained ones, and of plain ones of other hosts: empty in a hub that is a member of no site."""
+Endpoints = tuple[str, str, str, str]
+"""Of plain topics, of retained ones, and the same of other hosts: empty in a hub that is a member of no site."""
 
 
 class TopicReceiver:
@@ -69,6 +70,8 @@ class TopicReceiver:
         self._poller = zmq.Poller()
         self._plain, self._retained = self._open(endpoints[0]), self._open(endpoints[1])
         self._site = self._open(endpoints[2]) if endpoints[2] else None
+        if endpoints[3]:
+            self._retained.connect(endpoints[3])
         self._poller.register(self._owner.open(), zmq.POLLIN)
         self._thread = threading.Thread(target=self._run, name="messagehub-topics", daemon=True)
         self._thread.start()
@@ -94,7 +97,8 @@ class TopicReceiver:
         before, self.endpoints = self.endpoints, endpoints
 
         def reconnect() -> None:
-            for socket, old, new in zip((self._plain, self._retained, self._site), before, endpoints, strict=True):
+            sockets = self._plain, self._retained, self._site, self._retained
+            for socket, old, new in zip(sockets, before, endpoints, strict=True):
                 if socket is not None and old != new:
                     if old:
                         socket.disconnect(old)

@@ -16,7 +16,6 @@ from messagehub.client.connection import Connection
 from messagehub.errors import (
     BrokerRequired,
     BrokerUnavailable,
-    ConfigurationError,
     Forbidden,
     NotInitialised,
     RequestTimeout,
@@ -85,7 +84,8 @@ class TopicSockets:
 
     def _listening(self, deadline: float) -> TopicReceiver:
         found = self._endpoints(deadline, "topics_out", "topics_retained", to="subscribe to")
-        endpoints = found["topics_out"], found["topics_retained"], found.get("topics_site", "")
+        of_site = found.get("topics_site", ""), found.get("topics_site_retained", "")
+        endpoints = (found["topics_out"], found["topics_retained"], *of_site)
         context = self.open_context()
         with self._opening:
             self.check_open()
@@ -126,14 +126,6 @@ class TopicSockets:
         """Return whether the broker is a member of a site."""
         hello = self._connection.hello
         return hello is not None and bool(hello.site)
-
-    def check_retained(self) -> None:
-        """Refuse to wait for retained topics where there can be none."""
-        if self.is_in_site():
-            raise ConfigurationError(
-                "retained topics are not available in a site yet, so `since`, `durable` and overflow='block' would wait"
-                " for ever: subscribe without them"
-            )
 
     # -- opening and closing -------------------------------------------------------------------------------
 

@@ -36,15 +36,20 @@ class Topic:
     def __repr__(self) -> str:
         return f"<Topic {self.name!r}>"
 
-    def keep(self, keep: Bounds, *, replace: bool = False, timeout: float | None = None) -> RetainedTopic:
+    def keep(
+        self, keep: Bounds, *, replace: bool = False, home: str | None = None, timeout: float | None = None
+    ) -> RetainedTopic:
         """Store what is published from now on, as much as the bounds say. Idempotent.
 
         Whatever is published, by whichever process, after this has returned is stored: while others may still publish
         plainly, which they stop two seconds after they last asked, this waits. SendTimeout when that takes too long;
         the topic is retained then, and saying it again waits for the rest.
+
+        In a site `home` is the host that has its messages, by default that of the hub that is asked. A topic that is
+        retained already stays where it is.
         """
         deadline = time.monotonic() + self._limit(timeout)
-        reply = self._ask(commands.KeepTopic(topic=self.name, keep=_bounds(keep), replace=replace), timeout)
+        reply = self._ask(commands.KeepTopic(topic=self.name, keep=_bounds(keep), replace=replace, home=home), timeout)
         assert isinstance(reply, replies.TopicRetained)
         remaining = max(deadline - time.monotonic(), 0.0)
         time.sleep(min(reply.settles_in_seconds, remaining))
@@ -177,15 +182,18 @@ def open_topic(
     *,
     keep: Bounds | None,
     replace: bool,
+    home: str | None,
     timeout: float | None,
 ) -> Topic:
     """Return a topic whose calls take at most `limit` seconds each, and have it retained where `keep` says so."""
     if replace and keep is None:
         raise ConfigurationError("replace changes the bounds of a retained topic: say which with keep")
+    if home is not None and keep is None:
+        raise ConfigurationError("home is the host that is to have a retained topic: say what it retains with keep")
     topics().check_open()
     topic = Topic(name, topics, limit)
     if keep is not None:
-        topic.keep(keep, replace=replace, timeout=timeout)
+        topic.keep(keep, replace=replace, home=home, timeout=timeout)
     return topic
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from messagehub.client.connection import Connection
 from messagehub.client.heartbeats import Heartbeats
 from messagehub.client.registration import Registration
-from messagehub.errors import BrokerUnavailable, ConfigurationError, Forbidden, PositionNotFound, TopicNotFound
+from messagehub.errors import BrokerUnavailable, ConfigurationError, Forbidden, PositionNotFound
 from messagehub.runtime.background import BackgroundThreads
 from messagehub.topics import subscriptions
 from messagehub.topics.group_subscriptions import GroupSubscription
@@ -144,7 +144,6 @@ class Topics:
         with contextlib.suppress(Forbidden):
             self._sockets.hear(subscription, deadline)
         try:
-            self._sockets.check_retained()
             self._follower.add(subscription, timeout=max(deadline - time.monotonic(), 0.001))
         except BaseException:
             subscription.close()
@@ -213,11 +212,7 @@ class Topics:
         if len(patterns.texts) > 1 or not patterns.topics:
             raise ConfigurationError(f"durable is for one topic, and {patterns.text!r} is a pattern, or several topics")
         size = durable_subscriptions.checked_buffer(buffer)
-        try:
-            position = self._open_position(patterns.text, durable, since, deadline)
-        except TopicNotFound:
-            self._sockets.check_retained()
-            raise
+        position = self._open_position(patterns.text, durable, since, deadline)
         command = commands.RegisterSubscriber(
             kind="position",
             name=position.name,

@@ -3,7 +3,9 @@
 Rule 1: offsets of a topic begin with 1, go up by one, and are never given twice within an incarnation.
 Rule 2: messages that a publisher sends again under the same number are stored once, and get the same answer.
 Rule 3: what all topics together may keep is bounded when they are defined, so that no publisher is refused later.
-The messages themselves are in the store only.
+In a site that holds for the topics of one home host.
+Rule 4: a topic of a site stays at its home host until it is deleted.
+The messages themselves are in the store only; those of a site's topics in that of their home host.
 """
 
 from collections.abc import Callable, Iterable
@@ -35,6 +37,10 @@ Decision = tuple[replies.Reply, events.AnyTopicEvent | None]
 class TopicCatalog:
     def __init__(self) -> None:
         self.limit_bytes = DEFAULT_LIMIT_BYTES
+        self.is_of_site = False
+        """Whether topics have a home host. `KeepTopic` names it then."""
+        self.limits: dict[str, int] = {}
+        """By home host, where it has another limit than this one."""
         self._topics: dict[str, RetainedTopic] = {}
         self._publishers: dict[str, dict[str, LastBatch]] = {}
         self._names = SortedNames(self._topics)
@@ -61,6 +67,11 @@ class TopicCatalog:
             self._topics[topic.name] = topic
             self._publishers[topic.name] = publishers
             self._names.add(topic.name)
+
+    def home_of(self, name: str) -> str | None:
+        """Return the home host of a topic; None if it is not retained, or has none."""
+        found = self._topics.get(name)
+        return found.home if found is not None else None
 
     # -- change --------------------------------------------------------------------------------------------
 
@@ -90,6 +101,18 @@ class TopicCatalog:
     def keep(self, command: commands.KeepTopic, revision: int, now: float) -> Decision:
         name = check_topic(command.topic)
         present = self._topics.get(name)
+        home = command.home
+        if home is not None and not self.is_of_site:
+            raise InvalidRequest("a home host is for topics of a site, and this hub is on its own: leave out home")
+        if present is not None:
+            if home not in (None, present.home):
+                raise TopicAlreadyExists(
+                    f"topic {name!r} is retained with {present.home!r} as its home host, not {home!r}: leave out home,"
+                    " or delete the topic first, with its messages",
+                    topic=name,
+                    home=present.home,
+                )
+            home = present.home
         if present is not None and present.keep == command.keep:
             return replies.TopicRetained(topic=present, revision=present.revision), None
         if present is not None and not command.replace:
@@ -98,16 +121,20 @@ class TopicCatalog:
                 topic=name,
                 keep=msgspec.to_builtins(present.keep),
             )
-        others = sum(topic.keep.size_bytes for topic in self._topics.values() if topic is not present)
-        if others + command.keep.size_bytes > self.limit_bytes:
+        others = sum(
+            topic.keep.size_bytes for topic in self._topics.values() if topic is not present and topic.home == home
+        )
+        limit = self.limits.get(home, self.limit_bytes) if home is not None else self.limit_bytes
+        if others + command.keep.size_bytes > limit:
+            where = f" of host {home!r}" if home is not None else ""
             raise TopicLimitExceeded(
-                f"with {command.keep.size_bytes} bytes for {name!r} all topics together would keep more than"
-                f" {self.limit_bytes} bytes: give it fewer, or the hub a higher kept_limit_bytes",
-                limit_bytes=self.limit_bytes,
+                f"with {command.keep.size_bytes} bytes for {name!r} all topics{where} together would keep more than"
+                f" {limit} bytes: give it fewer, or the hub{where} a higher kept_limit_bytes",
+                limit_bytes=limit,
                 kept_bytes=others,
             )
         if present is None:
-            record = RetainedTopic(name=name, keep=command.keep, incarnation=revision + 1, created_at=now)
+            record = RetainedTopic(name=name, keep=command.keep, incarnation=revision + 1, created_at=now, home=home)
         else:
             record = msgspec.structs.replace(present, keep=command.keep)
         record.revision = revision + 1

@@ -29,6 +29,8 @@ class Subscribers:
         self._release = release
         self._subscribers: dict[str, Subscriber] = {}
         self._changed: list[str] = []
+        self.removals = 0
+        """How many subscribers have ended or changed so far."""
         self.groups = SubscriberGroups()
 
     def decide(self, command: commands.Command, now: float) -> replies.Reply:
@@ -148,6 +150,7 @@ class Subscribers:
 
     def _remove(self, one: Subscriber, now: float) -> None:
         del self._subscribers[one.member_id]
+        self.removals += 1
         self._leases.detach(one.lease, _member(one), now=now)
         self._release(one.member_id)
         if one.kind == "group":

@@ -117,6 +117,7 @@ ELSEWHERE = {
     "FORBIDDEN": "rights, in tests/access",
     "GATEWAY_UNAVAILABLE": "the hubs of a site, in tests/site/test_gateway.py",
     "HANDLER_FAILED": "services",
+    "HOME_HOST_UNAVAILABLE": "the hubs of a site, in tests/site/test_retained_topics.py",
     "INTERNAL_ERROR": "decoding of replies, and defects",
     "MAILBOX_CLOSED": "services",
     "MAILBOX_FULL": "services",

@@ -86,13 +86,6 @@ def _beside(hosts: Site, directory: Path, member: EtcdMember) -> Site:
     return beside
 
 
-def test_retained_topics_are_refused_in_a_site(hosts: Site) -> None:
-    for hub in hosts.hubs.values():
-        refused = hub.ask({"type": "TOPIC_KEEP", "topic": "t"})
-        assert refused["code"] == "INVALID_REQUEST"
-        assert "not available in a site" in refused["message"]
-
-
 def test_a_ring_of_another_host_is_found_and_not_taken_for_one_of_this_host(
     hosts: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

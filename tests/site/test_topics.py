@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from messagehub import MessageHub
 from messagehub.cli import app
 from messagehub.cli.diagnosis import contact
-from messagehub.errors import ConfigurationError, DataLost
+from messagehub.errors import DataLost
 from messagehub.security.credentials import KeyPair, server_keys
 from messagehub.settings import Settings
 from messagehub.topics.subscriptions import Subscription
@@ -176,13 +176,6 @@ def test_a_hub_whose_port_for_topics_is_taken_does_not_start_on_another_one(
         started = Site(tmp_path, member.url)
         with pytest.raises(AssertionError, match=r"two ports above --site-endpoint.*Address already in use"):
             started.add("epsilon", "--no-http", "--no-gateway", "--site-endpoint", below)
-
-
-def test_what_needs_retained_topics_is_refused_instead_of_waiting(clients: Clients) -> None:
-    with pytest.raises(ConfigurationError, match="not available in a site yet"):
-        clients["beta"].subscribe("orders.>", since="oldest")
-    with pytest.raises(ConfigurationError, match="not available in a site yet"):
-        clients["beta"].subscribe("orders.eu", durable="mine")
 
 
 def test_doctor_names_a_host_whose_topics_cannot_be_heard() -> None:

@@ -35,6 +35,7 @@ class KeepBody(msgspec.Struct, forbid_unknown_fields=True):
 
     keep: Bounds = msgspec.field(default_factory=Bounds)
     replace: bool = False
+    home: str | None = None
 
 
 class ResetBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -135,7 +136,7 @@ async def keep_topic(
     backend: BrokerClient, topic: Name, body: Annotated[KeepBody, Depends(JsonBody(KeepBody))]
 ) -> replies.TopicRetained:
     """Store what is published to a topic from now on, within bounds."""
-    command = commands.KeepTopic(topic=topic, keep=body.keep, replace=body.replace)
+    command = commands.KeepTopic(topic=topic, keep=body.keep, replace=body.replace, home=body.home)
     return await backend.ask(command, replies.TopicRetained)
 
 

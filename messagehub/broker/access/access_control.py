@@ -28,6 +28,7 @@ from messagehub.broker.access.authentication import (
     TOPICS_OUT,
     TOPICS_RETAINED,
     TOPICS_SITE,
+    TOPICS_SITE_RETAINED,
     TryAgainLater,
     user_of,
 )
@@ -401,7 +402,7 @@ def _may_connect(rights: Rights, domain: str) -> bool:
     """Plain topics bypass us, so nobody could match a pattern there: they take a right to everything."""
     if domain == TOPICS_IN:
         return rights.allows_everything("produce")
-    if domain in (TOPICS_OUT, TOPICS_RETAINED, TOPICS_SITE):
+    if domain in (TOPICS_OUT, TOPICS_RETAINED, TOPICS_SITE, TOPICS_SITE_RETAINED):
         return rights.allows_everything("consume") or rights.allows_everything("observe")
     return domain != EVENTS or rights.has("observe")
 

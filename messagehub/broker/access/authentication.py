@@ -29,8 +29,9 @@ _LATER = (b"300", b"try again", b"")
 """With 300 libzmq closes the connection and the peer tries again; after 400 it would never try again."""
 CONTROL, EVENTS = "control", "events"
 TOPICS_IN, TOPICS_OUT, TOPICS_RETAINED = "topics_in", "topics_out", "topics_retained"
-TOPICS_SITE, HUBS = "topics_site", "hubs"
+TOPICS_SITE, TOPICS_SITE_RETAINED, HUBS = "topics_site", "topics_site_retained", "hubs"
 SERVICES_SITE = "services_site"
+_WORDS = {2: "two", 3: "three"}
 Context = zmq.Context[zmq.Socket[bytes]]
 Identify = Callable[[str, str, str, str], str | None]
 """Takes domain, mechanism, peer address and public key, and returns the name of the peer, or None to refuse it."""
@@ -92,8 +93,9 @@ class Authentication:
         socket.setsockopt(zmq.CURVE_SECRETKEY, self._keys.secret.encode())
         return self._bind(socket, endpoint, or_any_port), bound_locally
 
-    def bind_for_hubs(self, socket: "zmq.Socket[bytes]", domain: str, endpoint: str) -> str:
-        """Bind a socket of this domain for the other hubs of the site too, and return its endpoint.
+    def bind_for_hubs(self, socket: "zmq.Socket[bytes]", domain: str, endpoint: str, *, steps: int) -> str:
+        """Bind a socket of this domain for the other hubs of the site too, and return its endpoint, which is so many
+        ports above that of the hub.
 
         This comes after `bind`: in a hub without keys, what is bound afterwards would be for hubs only.
         """
@@ -106,8 +108,8 @@ class Authentication:
             socket.bind(endpoint)
         except zmq.ZMQError as error:
             raise ConfigurationError(
-                f"cannot listen at {endpoint}, two ports above --site-endpoint, where other hubs hear the topics of"
-                f" this one: {error.strerror}. Free that port, or choose another --site-endpoint"
+                f"cannot listen at {endpoint}, {_WORDS[steps]} ports above --site-endpoint, where other hubs hear the"
+                f" topics of this one: {error.strerror}. Free that port, or choose another --site-endpoint"
             ) from None
         socket.setsockopt(zmq.ZAP_DOMAIN, domain.encode())  # for `rebind`
         return socket.getsockopt_string(zmq.LAST_ENDPOINT)

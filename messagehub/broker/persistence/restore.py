@@ -34,6 +34,8 @@ def load_copy(settings: Settings, saved: Saved) -> Registry:
     registry = _empty(settings, logs_services=True)
     with _without_collecting():
         _restore_schemas(registry, saved, saved.revision)
+        registry.topics.is_of_site = True
+        registry.topics.restore(saved.topics)
         registry.restore_copy(saved.channels, saved.services, revision=saved.revision)
     return registry
 

@@ -27,7 +27,8 @@ class StoredRegistry:
         self.unwritten = PendingCommits()
         self.settings = settings
         self._commit, self._host_watcher, self._metrics = parts.commit, parts.host_watcher, parts.metrics
-        self._publisher, self._requests, self._retained = parts.publisher, parts.requests, parts.retained
+        self._publisher, self._requests = parts.publisher, parts.requests
+        self._retained = parts.retained if parts.home_commit is None else None  # or else stored elsewhere
         self._now = parts.now
 
     def record(self, happened: list[AnyEvent]) -> None:
@@ -53,7 +54,8 @@ class StoredRegistry:
         """Send the replies and events whose changes the store has."""
         written = self._commit.written
         self._publisher.release(written)
-        self._retained.release(written)
+        if self._retained is not None:
+            self._retained.release(written)
         self.unwritten.release(written, self._send_reply)
 
     def refuse_unwritten(self, refused: HubError) -> None:
@@ -85,7 +87,8 @@ class StoredRegistry:
         self.registry, _ = load(self._commit.store, self.settings, now=self._now(), at_least=at_least, saved=saved)
         self.registry.take_over_unstored(before, now=self._now())
         self.unwritten.newest = self.registry.revision
-        self._retained.reset()
+        if self._retained is not None:
+            self._retained.reset()
         self._publisher.reset(self.registry.revision)
 
     def _refuse(self, held: HeldReply, refused: HubError) -> None:

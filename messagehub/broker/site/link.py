@@ -13,14 +13,17 @@ from registry.events import AnyEvent
 from registry.records import SiteHost, Table
 from registry.registry import Registry
 
-Kind = Literal["command", "report", "heartbeats"]
-Status = Literal["done", "not_leader"]
+Kind = Literal["command", "report", "heartbeats", "topic"]
+"""What another hub asks of the leader, or (`topic`) of the home host of a retained topic."""
+Status = Literal["done", "not_leader", "not_home"]
+"""`not_home`: the topic is not there yet, or not any more."""
 
 
 class HubPath(ReturnPath):
-    """The way back to another hub of the site: its connection, and the number that it gave to its request."""
+    """The way back to another hub of the site: its connection, its host, and the number that it gave to its request."""
 
-    __slots__ = ("number",)
+    __slots__ = ("host", "number")
+    host: str
     number: int
 
 
@@ -76,6 +79,15 @@ class Asked(NamedTuple):
     body: bytes
 
 
+class HomeAnswered(NamedTuple):
+    """An answer of the home host of a retained topic."""
+
+    host: str
+    number: int
+    status: Status
+    payload: bytes
+
+
 class HostsSeen(NamedTuple):
     """The hosts that are members, those of them whose lease lives, and what the hubs of the others say."""
 
@@ -85,6 +97,8 @@ class HostsSeen(NamedTuple):
     """Where their topics are heard."""
     access: str = ""
     """Changes whenever the rights of a peer of theirs do."""
+    kept_limits: frozenset[tuple[str, int]] = frozenset()
+    """How many bytes the retained topics of each host may keep."""
 
 
 class Gateway(NamedTuple):
@@ -97,7 +111,7 @@ class Gateway(NamedTuple):
     """The chain that it shows, in PEM form; empty without encryption."""
 
 
-News = Loaded | Followed | Won | Lost | LeaderSeen | Answered | Asked | HostsSeen
+News = Loaded | Followed | Won | Lost | LeaderSeen | Answered | HomeAnswered | Asked | HostsSeen
 
 
 class SiteLink(Protocol):
@@ -115,6 +129,12 @@ class SiteLink(Protocol):
 
     def send(self, number: int, kind: Kind, body: bytes, *, user: str, leadership: int) -> None:
         """Send a request to the hub of this leadership. An `Answered` follows, or nothing."""
+
+    def ask_host(self, host: str, number: int, body: bytes, *, user: str) -> None:
+        """Send a request about a retained topic to its home host. A `HomeAnswered` follows, or nothing."""
+
+    def leave_host(self, host: str) -> None:
+        """Drop the connection to a home host, with all that waits to be sent there."""
 
     def answer(self, path: HubPath, status: Status, revision: int, payload: bytes) -> bool:
         """Answer a request of another hub."""
@@ -137,8 +157,11 @@ class SiteLink(Protocol):
     def hosts(self) -> list[SiteHost]:
         """Return the hosts of the site as they were seen last."""
 
-    def set_topics(self, endpoint: str) -> None:
-        """Let other hubs know where to hear what is published to topics here."""
+    def set_topics(self, endpoint: str, retained: str) -> None:
+        """Let other hubs know where to hear what is published to topics here, and what is stored of them."""
+
+    def set_kept_limit(self, limit_bytes: int) -> None:
+        """Let the leader know how many bytes the retained topics of this host may keep."""
 
     def tables_seen(self, tables: Mapping[str, Table]) -> None:
         """Take all tables of the registry, by channel: parts of them may be on this host."""

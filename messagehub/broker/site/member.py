@@ -25,26 +25,26 @@ from messagehub.broker.request_queue import MAX_BACKLOG, Request
 from messagehub.broker.site import link as site_link
 from messagehub.broker.site.forwarding import MOST_WAITING, Forwarded, ForwardedRequests
 from messagehub.broker.site.heartbeats import GatheredHeartbeats, renew
+from messagehub.broker.site.home_topics import HomeTopics
 from messagehub.broker.site.host_answers import HostAnswers
 from messagehub.broker.site.host_reports import OwnHost, apply_report
 from messagehub.broker.site.link import HubPath, SiteLink
 from messagehub.broker.site.registry_copy import RegistryCopy
 from messagehub.broker.site.site_problem import OLD_SECONDS, SiteProblem
+from messagehub.broker.site.site_topics import AT_HOME, SiteTopics
 from messagehub.errors import HubError, RateLimited, StoreReadOnly
-from registry import commands, replies
+from registry import commands, events, replies
 from registry.channels.leases import Member
-from registry.errors import InvalidRequest
 from registry.registry import Registry
 from registry.services.workers import SERVICE_COMMANDS
-from registry.topics.positions import POSITION_COMMANDS
-from registry.topics.retained import TOPIC_COMMANDS
 from registry.topics.subscribers import SUBSCRIBER_COMMANDS
 
 log = logging.getLogger("messagehub.site")
 
 TELL_SECONDS = 1.0
 AGAIN_SECONDS = 0.05
-_OF_THIS_HOST = {*TOPIC_COMMANDS, *POSITION_COMMANDS, *SERVICE_COMMANDS, *SUBSCRIBER_COMMANDS}
+END_SECONDS = 1.0
+_OF_THIS_HOST = {*AT_HOME, *SERVICE_COMMANDS, *SUBSCRIBER_COMMANDS}
 _CHANGES_OF_SERVICES = (commands.RegisterWorker, commands.UnregisterWorker, commands.RemovePool)
 FORWARDED: tuple[type[commands.Command], ...] = (
     *(kind for kind in protocol.COMMANDS_BY_TYPE.values() if kind.writes and kind not in _OF_THIS_HOST),
@@ -77,22 +77,37 @@ class SiteMember:
         """Return whether the loop was woken for `take`."""
         return self._link.polls(fd)
 
+    @property
+    def handlers(self) -> dict[int, Callable[[], None]]:
+        """What to call when one of these descriptors is readable."""
+        return {self._home.wake_fd: self._home.after_commit}
+
+    def set_kept_limit(self, limit_bytes: int) -> None:
+        """Have the retained topics of this host keep so many bytes at most."""
+        self._link.set_kept_limit(limit_bytes)
+
     def join(self, parts: Parts, stored: StoredRegistry, look_at_host: Callable[[], None]) -> None:
         """Begin to follow. The registry is a copy already. `look_at_host` looks at this host as a whole."""
         self._parts, self._stored, self._look_at_host = parts, stored, look_at_host
         parts.host_watcher.tables_elsewhere = self._link
         self.own_host = OwnHost(lambda: stored.registry, self._link.host, self._ask_leader)
         self._copy = RegistryCopy(parts, stored, self.view)
+        self._home = HomeTopics(parts, stored.settings, self._link.host)
+        self._topics = topics = SiteTopics(self._link, parts, stored, self._home)
+        parts.answers.replace(topics.answers())
+        parts.answers.replace_usual(topics.deciding())
         self._follow()
         hosts = HostAnswers(self._link, parts.access_control, lambda: self.role)
-        parts.answers.replace({commands.KeepTopic: _refuse_topic})
         parts.answers.replace({commands.ListHosts: hosts.list, commands.RequestGateway: hosts.gateway})
         parts.stats.add(lambda: {"forwarded_commands": self._forwarded.count, "site_loads": self._copy.loads})
+        parts.stats.add(topics.counters)
         parts.stats.add_gauges(self._gauges)
+        parts.stats.add_gauges(topics.gauges)
         parts.stats.count_leases = self._lease_count
         parts.requests.answer_by(HubPath, self._answer_hub)
         self._link.poll_by(parts.polling)
-        self._link.set_topics(parts.topics.hubs_endpoint)
+        self._link.set_topics(parts.topics.hubs_endpoint, parts.topics.hubs_retained_endpoint)
+        self._link.set_kept_limit(stored.settings.kept_limit_bytes)
         if parts.access_control is not None:
             parts.access_control.is_registered = self._is_registered
 
@@ -126,6 +141,8 @@ class SiteMember:
                 case site_link.Answered():
                     if self._forwarded.answered(news) is not None:
                         self._send_again_at = monotonic() + AGAIN_SECONDS  # it is about to lead, or does not any more
+                case site_link.HomeAnswered():
+                    self._topics.take_answer(news)
                 case site_link.Asked():
                     self._take_request(news)
                 case site_link.LeaderSeen(leadership):
@@ -168,12 +185,14 @@ class SiteMember:
         if monotonic() >= self._tell_at:
             self._tell_at = monotonic() + TELL_SECONDS
             self._tell()
+        topics_seconds = self._topics.maintain()
         self._link.flush()
         due_at = self._tell_at if self._send_again_at is None else min(self._tell_at, self._send_again_at)
         return min(
             self._forwarded.seconds_to_deadline(),
             self._heartbeats.seconds_to_send(),
             max(due_at - monotonic(), 0.0),
+            topics_seconds,
         )
 
     def flush(self) -> None:
@@ -184,6 +203,7 @@ class SiteMember:
         """Answer what is waiting, since the hub stops."""
         for waiting in self._forwarded.take_all():
             self._refuse(waiting, "this hub stops, and whether the command was carried out is not known")
+        self._topics.end(END_SECONDS)
 
     def _tell(self) -> None:
         registry = self._stored.registry
@@ -220,6 +240,9 @@ class SiteMember:
             return
         try:
             self._copy.follow(head.events, head.revision)
+            for event in head.events:
+                if isinstance(event, events.TopicRetained | events.TopicDeleted):
+                    self._topics.defined(event.name, event.revision)
         except Exception:  # a defect, or records that do not fit: the copy may hold half a change
             log.exception("site %s: a change of the leader cannot be followed", self._link.site)
             self._parts.metrics.count("internal_errors")
@@ -234,6 +257,7 @@ class SiteMember:
             return  # nothing new
         self._is_lost = False
         self._copy.replace(registry)
+        self._topics.defined("", registry.revision)
         self._must_look = True
 
     def _is_registered(self, lease: str, member: Member) -> bool:
@@ -348,6 +372,9 @@ class SiteMember:
             payload = None
         if access_control is not None:
             access_control.answered(path, command, reply)
+        if isinstance(reply, replies.TopicRetained):
+            self._topics.settle(reply)
+            payload = None
         is_change = (command.writes or isinstance(command, _CHANGES_OF_SERVICES)) and not isinstance(
             reply, replies.Error
         )
@@ -411,7 +438,10 @@ class SiteMember:
         self._link.load_anew()
 
     def _take_request(self, asked: site_link.Asked) -> None:
-        """Serve what another hub forwards."""
+        """Serve what another hub forwards, or asks of this one as the home of a topic."""
+        if asked.kind == "topic":
+            self._topics.take_request(asked.path, asked.body)
+            return
         if self.role != "leader" or self._is_lost or asked.leadership != self._own_leadership:
             self._link.answer(asked.path, "not_leader", 0, b"")
             return
@@ -449,6 +479,7 @@ class SiteMember:
         self._hosts = hosts
         self._parts.topics.follow(hosts.topics)
         self._parts.access_version.of_other_hubs = hosts.access
+        self._topics.alive, self._topics.limits = hosts.alive, dict(hosts.kept_limits)
         self._end_lost_hosts()
 
     def _end_lost_hosts(self) -> None:
@@ -477,10 +508,3 @@ class SiteMember:
             "site_copy_age_ms": int(self._link.age_seconds() * 1000),
             "site_commands_waiting": len(self._forwarded),
         }
-
-
-def _refuse_topic(request: Request, registry: Registry, now: float) -> Answer:  # noqa: ARG001  one signature
-    raise InvalidRequest(
-        "retained topics are not available in a site yet: publish without retaining, or run a hub without --site",
-        field="topic",
-    )

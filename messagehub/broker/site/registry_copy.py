@@ -38,11 +38,11 @@ class RegistryCopy:
         """Go on with a copy that was loaded anew. All its changes are stored."""
         parts, unwritten = self._parts, self._stored.unwritten
         registry.take_over_unstored(self._stored.registry, now=parts.now())
+        registry.topics.limit_bytes = self._stored.registry.topics.limit_bytes
         self._stored.registry = registry
         unwritten.settle()
         unwritten.newest = registry.revision
         parts.commit.resume(written=registry.revision)
-        parts.retained.reset()
         parts.publisher.reset(registry.revision)
         self.loads += 1
         self.leases = CopiedLeases(registry.channels.values(), registry.services.workers(), self.leases)

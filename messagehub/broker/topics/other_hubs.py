@@ -1,4 +1,4 @@
-"""What was pushed at other hubs of the site, for the subscribers of this one.
+"""What was pushed or stored at other hubs of the site, for the subscribers of this one.
 
 Rule 1: libzmq tells the other hubs what somebody here subscribes to, and they send nothing else, each message once.
 Rule 2: what comes from another hub is never sent to a third one.
@@ -22,16 +22,21 @@ HANDSHAKE_MS = 1_000
 
 
 class HubTopics(NamedTuple):
-    """Where another hub of the site sends what was pushed there, and the key of that hub."""
+    """Where another hub of the site sends what was pushed there, its key, and where it sends what was stored there."""
 
     endpoint: str
     key: str
+    retained: str = ""
 
 
 class OtherHubs(Relay):
-    def __init__(self, context: Context, authentication: Authentication, supervisor: Supervisor) -> None:
+    def __init__(
+        self, context: Context, name: str, authentication: Authentication, supervisor: Supervisor, *, is_retained: bool
+    ) -> None:
+        """`is_retained`: for what the other hubs stored, instead of what was pushed there."""
         sockets = context.socket(zmq.XSUB), context.socket(zmq.XPUB)
-        super().__init__(context, "site", sockets, supervisor, is_steered=True)
+        super().__init__(context, name, sockets, supervisor, is_steered=True)
+        self._is_retained = is_retained
         self._secure = authentication.secure_for_hub
         self.incoming.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         self.incoming.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
@@ -42,6 +47,8 @@ class OtherHubs(Relay):
         self._connected: frozenset[HubTopics] = frozenset()
 
     def follow(self, hubs: frozenset[HubTopics]) -> None:
+        if self._is_retained:
+            hubs = frozenset(HubTopics(hub.retained, hub.key) for hub in hubs if hub.retained)
         self._wanted = hubs
         self._pause()
 

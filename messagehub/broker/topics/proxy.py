@@ -12,7 +12,8 @@ be lost although its publisher was told that it was sent.
 Rule 3: a queue has at most HIGH_WATER_MARK frames of at most MAX_FRAME_BYTES: 650 MiB for each subscriber that is
 behind.
 Rule 4: in a site, the other hubs subscribe to what was pushed here, and what was pushed there leaves here on a third
-socket, to which no hub subscribes. So a message comes to a host once, and never goes on from there.
+socket, to which no hub subscribes. So a message comes to a host once, and never goes on from there. The same holds for
+what was stored, on two sockets more.
 """
 
 import logging
@@ -25,6 +26,7 @@ from messagehub.broker.access.authentication import (
     TOPICS_OUT,
     TOPICS_RETAINED,
     TOPICS_SITE,
+    TOPICS_SITE_RETAINED,
     Authentication,
 )
 from messagehub.broker.topics.other_hubs import HubTopics, OtherHubs
@@ -42,25 +44,35 @@ Ends = tuple[str, str, str]
 
 
 class SiteEnds(NamedTuple):
-    """The endpoints of a member of a site: for the other hubs, and for subscribers here (two ways)."""
+    """The endpoints of a member of a site: for the other hubs, and for subscribers here (two ways).
 
-    hubs: str
-    subscribers: str
-    local_subscribers: str
+    Of each the first is for what was pushed, the second for what was stored.
+    """
+
+    hubs: tuple[str, str]
+    subscribers: tuple[str, str]
+    local_subscribers: tuple[str, str]
 
 
 class TopicProxy:
     def __init__(self, authentication: Authentication, supervisor: Supervisor, *, is_member: bool = False) -> None:
         """`is_member`: this hub is a member of a site."""
         self.hubs_endpoint = ""
-        """Where the other hubs of the site subscribe."""
+        """Where the other hubs of the site subscribe to what is pushed here."""
+        self.hubs_retained_endpoint = ""
+        """Where they subscribe to what is stored here."""
         self._authentication = authentication
         self._context: Context = zmq.Context()
         authentication.start(self._context)
         is_steered = bool(authentication.server_key)
         self._plain = _Entrance(self._context, "plain", supervisor, is_steered=is_steered)
         self._retained = _Entrance(self._context, "retained", supervisor, is_steered=is_steered)
-        self._site = OtherHubs(self._context, authentication, supervisor) if is_member else None
+        self._site: tuple[OtherHubs, ...] = ()
+        if is_member:
+            self._site = (
+                OtherHubs(self._context, "site", authentication, supervisor, is_retained=False),
+                OtherHubs(self._context, "site-retained", authentication, supervisor, is_retained=True),
+            )
         self.retained = self._retained.entrance
         """The socket into which the broker's thread sends stored messages."""
 
@@ -81,12 +93,18 @@ class TopicProxy:
         bound_here: dict[str, str] = {}
         for (domain, socket), end, local in zip(sockets.items(), ends, local_ends, strict=True):
             bound[domain], bound_here[domain] = self._authentication.bind(socket, domain, end, local, or_any_port=True)
-        if self._site is not None and site is not None:
-            self.hubs_endpoint = self._authentication.bind_for_hubs(self._plain.outgoing, TOPICS_OUT, site.hubs)
-            bound[TOPICS_SITE], bound_here[TOPICS_SITE] = self._authentication.bind(
-                self._site.outgoing, TOPICS_SITE, site.subscribers, site.local_subscribers, or_any_port=True
-            )
-            self._site.start("", bound[TOPICS_SITE])
+        if site is not None:
+            bind_for_hubs = self._authentication.bind_for_hubs
+            self.hubs_endpoint = bind_for_hubs(self._plain.outgoing, TOPICS_OUT, site.hubs[0], steps=2)
+            self.hubs_retained_endpoint = bind_for_hubs(self._retained.outgoing, TOPICS_RETAINED, site.hubs[1], steps=3)
+            domains = (TOPICS_SITE, TOPICS_SITE_RETAINED)
+            for domain, relay, end, local in zip(
+                domains, self._site, site.subscribers, site.local_subscribers, strict=True
+            ):
+                bound[domain], bound_here[domain] = self._authentication.bind(
+                    relay.outgoing, domain, end, local, or_any_port=True
+                )
+                relay.start("", bound[domain])
         self._plain.start(bound[TOPICS_IN], bound[TOPICS_OUT], wait_seconds=0.0 if is_first else RETURN_SECONDS)
         self._retained.start("", bound[TOPICS_RETAINED])
         return bound, bound_here
@@ -94,8 +112,8 @@ class TopicProxy:
     def follow(self, hubs: frozenset[HubTopics]) -> None:
         """Hear what is pushed at these hubs of the site, and let them hear what is pushed here."""
         self._authentication.hub_keys = frozenset(hub.key for hub in hubs)
-        if self._site is not None:
-            self._site.follow(hubs)
+        for relay in self._site:
+            relay.follow(hubs)
 
     def echo(self, text: bytes) -> None:
         """Send the text to subscribers on both sockets, prefixed with a zero byte, with which no topic begins."""
@@ -124,7 +142,7 @@ class TopicProxy:
 
     @property
     def _proxies(self) -> list[Relay]:
-        return [self._plain, self._retained, *([self._site] if self._site is not None else [])]
+        return [self._plain, self._retained, *self._site]
 
 
 class _Entrance(Relay):

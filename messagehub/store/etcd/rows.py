@@ -5,7 +5,8 @@ Names in them are percent-encoded, so that a slash only separates. Values are JS
 record may be as large as a request, and etcd's limit is near that.
 
 Unlike in SQLite there are also stalls, conflicts, shares of groups and services: a hub that begins to follow cannot
-find or make them anew, since only the leader decides.
+find or make them anew, since only the leader decides. Of retained topics there are the definitions; their messages and
+positions are in the stores of their home hosts.
 """
 
 import lzma
@@ -19,7 +20,19 @@ import msgspec
 from messagehub.store import Saved
 from registry import events
 from registry.channels.state import restored
-from registry.records import Channel, Consumer, Group, Mode, Producer, SchemaConfig, SchemaVersion, Service, Table
+from registry.records import (
+    Channel,
+    Consumer,
+    Group,
+    Mode,
+    Producer,
+    RetainedTopic,
+    SchemaConfig,
+    SchemaVersion,
+    Service,
+    Table,
+)
+from registry.topics.retained import SavedTopic
 
 COMPRESSED_BYTES = 256 << 10
 """From here on values are compressed."""
@@ -83,6 +96,7 @@ def load(stored: Iterable[tuple[str, bytes]], *, revision: int, last_schema_id: 
         last_schema_id,
         {subject: config for (subject,), config in found["config"]},
         {subject: mode for (subject,), mode in found["mode"]},
+        [SavedTopic(topic, {}) for _, topic in found["topics"]],
         services=[service for _, service in found["services"]],
     )
 
@@ -128,7 +142,7 @@ _STALL_NAMES = 2
 """Names before `stalled`: channel and member."""
 KINDS = (
     *("channels", "producers", "consumers", "tables", "conflicts", "groups", "revisions"),
-    *("schemas", "hidden", "config", "mode", "services"),
+    *("schemas", "hidden", "config", "mode", "services", "topics"),
 )
 _decoders: dict[str, msgspec.json.Decoder[Any]] = {
     "channels": msgspec.json.Decoder(Channel),
@@ -140,6 +154,7 @@ _decoders: dict[str, msgspec.json.Decoder[Any]] = {
     "config": msgspec.json.Decoder(SchemaConfig),
     "mode": msgspec.json.Decoder(Mode),
     "services": msgspec.json.Decoder(Service),
+    "topics": msgspec.json.Decoder(RetainedTopic),
 }
 
 
@@ -196,6 +211,13 @@ def _put_setting(event: events.SchemaConfigured | events.SchemaModeChanged) -> C
 def _put_service(event: events.ServiceChanged) -> Changes:
     value = _encode(event.service) if event.service is not None else None
     return Changes(event.revision, [(key("services", event.address), value)])
+def _put_topic(event: events.TopicRetained) -> Changes:
+    record = msgspec.structs.replace(event.record, revision=event.revision)
+    return Changes(event.revision, [(key("topics", event.name), _encode(record))])
+
+
+def _remove_topic(event: events.TopicDeleted) -> Changes:
+    return Changes(event.revision, [(key("topics", event.name), None)])
 
 
 def _revised(event: events.AnyChannelEvent, *values: tuple[str, bytes | None]) -> Changes:
@@ -256,4 +278,6 @@ _CHANGES: dict[type[events.Event], Callable[[Any], Changes]] = {
     events.SchemaConfigured: _put_setting,
     events.SchemaModeChanged: _put_setting,
     events.ServiceChanged: _put_service,
+    events.TopicRetained: _put_topic,
+    events.TopicDeleted: _remove_topic,
 }

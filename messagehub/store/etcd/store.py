@@ -1,4 +1,5 @@
-"""A store in etcd, for the hub that leads a site. Retained topics stay on their host, in SQLite (`local`).
+"""A store in etcd, for the hub that leads a site. Messages and positions of retained topics are not in it: `local` has
+what of them the same registry decides, and hubs of a site have a registry of their own for that (`broker/home_topics`).
 
 Rule 1: every transaction compares the leader key and the head, which each transaction changes. A hub that does not lead
 any more cannot write, and a transaction whose answer was lost cannot be carried out after a later one.
@@ -21,7 +22,8 @@ from messagehub.store.etcd.errors import NotLeader
 from messagehub.store.etcd.head import Head, decoded_head, head_key
 from messagehub.store.etcd.leadership import LeaderKey, prefix_of
 from messagehub.store.etcd.rows import Changes
-from registry.events import AnyEvent, AnyTopicEvent
+from registry.events import AnyEvent, AnyTopicEvent, TopicDeleted, TopicRetained
+from registry.topics.retained import SavedTopic
 
 KEYS_PER_PAGE = 2_000
 
@@ -115,7 +117,9 @@ class EtcdStore:
         saved.revision, saved.last_schema_id = head.revision, head.last_schema_id
         self._head, self._head_changed_at, self.loaded_at = head, changed_at, revision
         here = self._local.load()
-        saved.topics, saved.positions = here.topics, here.positions
+        known = {found.topic.incarnation: found for found in here.topics}
+        saved.topics = [_as_here(found, known.get(found.topic.incarnation)) for found in saved.topics]
+        saved.positions = here.positions
         saved.revision = max(saved.revision, here.revision)
         return saved
 
@@ -137,9 +141,10 @@ class EtcdStore:
             start = answer.kvs[-1].key + b"\0"
 
     def rows(self, event: AnyEvent) -> Sequence[Changes | LocalRows]:
-        if isinstance(event, AnyTopicEvent):
-            return (LocalRows(event.revision, self._local.rows(event)),)
-        return (rows.changes(event),)
+        if not isinstance(event, AnyTopicEvent):
+            return (rows.changes(event),)
+        here = LocalRows(event.revision, self._local.rows(event))
+        return (rows.changes(event), here) if isinstance(event, TopicRetained | TopicDeleted) else (here,)
 
     def write(self, rows: Sequence[Changes | LocalRows], *, revision: int, durable: bool) -> None:
         written = 0
@@ -234,6 +239,14 @@ class EtcdStore:
         for key, value in batch.values.items():
             name = self._prefix + key.encode()
             yield messages.delete(name) if value is None else messages.put(name, value)
+
+
+def _as_here(defined: SavedTopic, here: SavedTopic | None) -> SavedTopic:
+    """Return a topic as it is defined in etcd, with as many messages as the store of this host has."""
+    if here is None:
+        return defined
+    counted = {"next_offset": here.topic.next_offset, "total_bytes": here.topic.total_bytes}
+    return SavedTopic(msgspec.structs.replace(defined.topic, **counted), here.publishers)
 
 
 def _steps(rows: Sequence[Changes | LocalRows], revision: int) -> Iterator[Batch | LocalRows]:

@@ -13,7 +13,8 @@ from functools import partial
 
 from messagehub.client.connection import Connection
 from messagehub.client.pages import pages
-from messagehub.errors import BrokerUnavailable, Forbidden, HubError, TopicNotFound, Unauthorized
+from messagehub.errors import BrokerUnavailable, Forbidden, HomeHostUnavailable, HubError, TopicNotFound, Unauthorized
+from messagehub.topics.retained.positions import with_known_ends
 from messagehub.topics.retained.subscriptions import RetainedSubscription
 from registry import commands, replies
 from registry.records import RetainedTopic
@@ -22,6 +23,7 @@ log = logging.getLogger("messagehub.topics")
 
 LOOK_SECONDS = 1.0
 RETRY_SECONDS = 0.05
+RETRY_HOME_SECONDS = 0.1
 ASK_SECONDS = 2.0
 CLOSE_SECONDS = 5.0
 NOT_ALLOWED = (Forbidden, Unauthorized)
@@ -43,7 +45,8 @@ class RetainedFollower:
 
     def add(self, subscription: RetainedSubscription, *, timeout: float) -> None:
         """Begin to read for a subscription. Raise if there is no broker, or a topic that is not retained."""
-        subscription.follow(self.topics(subscription.patterns, timeout=timeout))
+        topics = self._known_topics(subscription.patterns, time.monotonic() + timeout)
+        subscription.follow(topics)
         if subscription.failure is not None:
             raise subscription.failure
         with self._lock:
@@ -52,6 +55,17 @@ class RetainedFollower:
                 self._thread = threading.Thread(target=self._run, name="messagehub-retained", daemon=True)
                 self._thread.start()
         self._wanted.set()
+
+    def _known_topics(self, patterns: Iterable[str], deadline: float) -> list[RetainedTopic]:
+        """Return the topics that match, when it is known of all how far they are."""
+        while True:
+            topics = self.topics(patterns, timeout=max(deadline - time.monotonic(), 0.001))
+            try:
+                return with_known_ends(topics)
+            except HomeHostUnavailable:
+                if time.monotonic() + RETRY_HOME_SECONDS > deadline:
+                    raise
+            time.sleep(RETRY_HOME_SECONDS)
 
     def remove(self, subscription: RetainedSubscription) -> None:
         with self._lock:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
 from messagehub.arguments import plain
-from messagehub.errors import ConfigurationError
+from messagehub.errors import ConfigurationError, HomeHostUnavailable
 from registry import commands, replies
 from registry.records import RetainedTopic
 
@@ -76,6 +76,19 @@ class Start:
         if self._named_start == "last":
             return Begin(max(topic.next_offset - 1, 1), is_exact=False)
         return Begin(0 if self._named_start == "oldest" else topic.next_offset)
+
+
+def with_known_ends(topics: list[RetainedTopic]) -> list[RetainedTopic]:
+    """Return the topics if it is known of all how far they are; raise HomeHostUnavailable if it is not."""
+    for topic in topics:
+        if not topic.next_offset:
+            raise HomeHostUnavailable(
+                f"topic {topic.name!r} has its messages on host {topic.home!r}, which does not answer, so it is not"
+                " known how far it is: try again",
+                topic=topic.name,
+                home=topic.home,
+            )
+    return topics
 
 
 def resolve(start: Start, topic: str, ask: Callable[[commands.Command], Any]) -> int:

@@ -14,7 +14,14 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from messagehub.client.connection import Connection
-from messagehub.errors import BrokerUnavailable, HubError, MessageTooLarge, RateLimited, SendTimeout
+from messagehub.errors import (
+    BrokerUnavailable,
+    HomeHostUnavailable,
+    HubError,
+    MessageTooLarge,
+    RateLimited,
+    SendTimeout,
+)
 from registry import commands, replies
 from registry.records import RetainedMessage
 from registry.topics.retained import size_bytes
@@ -23,6 +30,7 @@ MAX_BATCH = 500
 MAX_BATCH_BYTES = 512 * 1024
 MAX_RETAINED_BYTES = 700 * 1024
 RETRY_SECONDS = 0.02
+RETRY_HOME_SECONDS = 0.1
 
 
 class _Entry:
@@ -57,6 +65,8 @@ class RetainedPublisher:
         self._batch: list[_Entry] = []
         self._command: commands.PublishMessages | None = None
         self._is_driven = False
+        self._late_because: HomeHostUnavailable | None = None
+        """Why nothing was stored for a while."""
         self._changed = threading.Condition()
 
     def publish(self, messages: Sequence[RetainedMessage], *, timeout: float) -> int:
@@ -74,7 +84,8 @@ class RetainedPublisher:
                     lambda: entry.is_done() or not self._is_driven, remaining
                 ):
                     entry.is_abandoned = True
-                    raise SendTimeout(f"no reply for {self._topic!r} came in {timeout} s: the messages may be stored")
+                    said = f"no reply for {self._topic!r} came in {timeout} s: the messages may be stored"
+                    raise SendTimeout(said + self._reason())
                 if entry.is_done():
                     break
                 self._is_driven = True
@@ -148,11 +159,22 @@ class RetainedPublisher:
         why: HubError | None = None
         while (remaining := deadline - time.monotonic()) > 0:
             try:
-                return self._connection.ask(command, replies.MessagesRetained, timeout=min(remaining, limit)).offset
-            except (BrokerUnavailable, RateLimited) as failed:
+                reply = self._connection.ask(command, replies.MessagesRetained, timeout=min(remaining, limit))
+                self._late_because = None
+                return reply.offset
+            except (BrokerUnavailable, RateLimited, HomeHostUnavailable) as failed:
                 why = failed
-                time.sleep(max(min(RETRY_SECONDS, deadline - time.monotonic()), 0.0))
-        raise SendTimeout(f"no reply for {self._topic!r} came in time: the messages may be stored") from why
+                if isinstance(failed, HomeHostUnavailable):
+                    self._late_because = failed
+                pause = RETRY_HOME_SECONDS if isinstance(failed, HomeHostUnavailable) else RETRY_SECONDS
+                time.sleep(max(min(pause, deadline - time.monotonic()), 0.0))
+        raise SendTimeout(
+            f"no reply for {self._topic!r} came in time: the messages may be stored{self._reason()}"
+        ) from why
+
+    def _reason(self) -> str:
+        """Name the home host that does not answer, where that is the reason."""
+        return f". {self._late_because.message}" if self._late_because is not None else ""
 
 
 def pieces(messages: Sequence[RetainedMessage]) -> Iterator[list[RetainedMessage]]:

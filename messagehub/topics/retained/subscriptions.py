@@ -174,6 +174,8 @@ class RetainedSubscription(Subscription):
                 for topic in topics:
                     known = self._positions.get(topic.name)
                     if known is None:
+                        if not topic.next_offset:
+                            continue  # its home host does not answer: followed when it does
                         self._positions[topic.name] = self._begin(topic)
                     else:
                         known.newest = max(known.newest, topic.next_offset)  # what we heard may be newer

@@ -48,7 +48,8 @@ export async function show(main, { parts: [topic], signal }) {
       if (may("consume", topic)) showHistory(history, topic, signal);
     }
     about.replaceChildren(facts([["Stored messages", count(found.messages)], ["Stored bytes", bytes(found.size_bytes)], ["First offset", found.first_offset],
-      ["Next offset", found.topic.next_offset], ["Oldest", date(found.oldest_at)], ["Bounds", bounds(found.topic.keep)], ["Created", date(found.topic.created_at)]]));
+      ["Next offset", found.topic.next_offset], ["Oldest", date(found.oldest_at)], ["Bounds", bounds(found.topic.keep)], ["Created", date(found.topic.created_at)],
+      ...(found.topic.home ? [["Home host", found.topic.home]] : [])]));
     positions.update(listed);
   }, (error) => {
     if (error.status !== 404 || isRetained === false) return;

@@ -19,9 +19,10 @@ export async function show(main, place) {
     label: "Retained topics", key: (row) => row.name, most: 300, empty: "No topic is retained. Plain topics have no history: follow them below.",
     columns: [
       { label: "Topic", value: (row) => row.name, show: (row) => link(href("topics", row.name), row.name), width: "40%" },
-      { label: "Next offset", value: (row) => row.next_offset, align: "right" },
+      { label: "Next offset", value: (row) => row.next_offset || "not known", align: "right" },
       { label: "Ever stored", value: (row) => row.total_bytes, show: (row) => bytes(row.total_bytes), align: "right", isMinor: true },
       { label: "Bounds", value: (row) => bounds(row.keep), isMinor: true },
+      { label: "Home host", value: (row) => row.home ?? "", isMinor: true },
       { label: "Created", value: (row) => row.created_at, show: (row) => date(row.created_at), isMinor: true, width: "178px" },
     ],
   });
