@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from messagehub.runtime.child_process import own_module
 from messagehub.shm.identity import ProcessIdentity
 from registry import names
 
@@ -32,7 +33,13 @@ class ClientIdentity:
 
 
 def program() -> str | None:
-    """Return what this process runs, as a person would name it: `billing.py`, or the package of `python -m`."""
+    """Return what this process runs, as a person would name it: `billing.py`, or the package of `python -m`.
+
+    One of the hub's own is named by its package: `messagehub.admin`.
+    """
+    own = own_module(sys.orig_argv)
+    if own is not None:
+        return own.removesuffix(".__main__")
     path = Path(sys.argv[0]) if sys.argv and sys.argv[0] else None
     if path is None or path.name == "-c":
         return None
