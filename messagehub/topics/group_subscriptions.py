@@ -194,7 +194,7 @@ class GroupSubscription(Subscription):
         return fate
 
     def _lost_own(self, message: Message) -> None:
-        self._note_lost(message, NOT_CERTAIN)
+        self._losses.add_one(message, NOT_CERTAIN)
 
     # -- on its own thread ---------------------------------------------------------------------------------
 

@@ -8,10 +8,13 @@ Rule 2: what is remembered is bounded. Of a message before that, the answer is t
 from collections import deque
 from typing import Final, NamedTuple
 
+from messagehub.topics.messages import Message
 from registry.records import AskedMessage, MessageOutcome
 
-MOST_RANGES: Final = 64
-"""Of the numbers that one publisher's messages lost for one reason."""
+MOST_RANGES: Final = 1_000
+"""Of the numbers of messages of one publisher that were lost for one reason."""
+MOST_RANGES_IN_ALL: Final = 10_000
+"""Of one subscription: about a megabyte."""
 MOST_PUBLISHERS: Final = 256
 MOST_STARTS: Final = 10_000
 """How many publishers may be known when a subscription begins, so that it is known where each was."""
@@ -49,26 +52,50 @@ class LostMessages:
 
     def __init__(self) -> None:
         self._ranges: dict[tuple[str, bytes, bool, str], deque[list[int]]] = {}
+        self._count = 0
         self._forgotten_to: dict[Source, int] = {}
         self._has_forgotten = False
+        self._newest: list[int] = [0, -2]
+        """The range that `add_one` made longer last, and of which publisher and reason it is."""
+        self._newest_of: tuple[str, bytes, bool, str] | None = None
+
+    def add_one(self, message: Message, why: str) -> None:
+        """As `add` of one message. A reader that is too slow loses many in a row, so that must cost little."""
+        newest, of, number = self._newest, self._newest_of, message.number
+        if (
+            newest[1] + 1 == number
+            and of is not None
+            and of[3] is why
+            and of[1] == message.publisher
+            and of[0] == message.topic
+            and of[2] is message.is_retained
+        ):
+            newest[1] = number
+            return
+        self.add((message.topic, message.publisher, message.is_retained), number, number, why)
 
     def add(self, source: Source, first: int, last: int, why: str) -> None:
         key = (*source, why)
         ranges = self._ranges.get(key)
         if ranges is None:
             if len(self._ranges) >= MOST_PUBLISHERS:
-                del self._ranges[next(iter(self._ranges))]
-                self._has_forgotten = True
+                self._forget_publisher()
             ranges = self._ranges[key] = deque()
         if ranges and ranges[-1][1] + 1 == first:
             ranges[-1][1] = last
-            return
-        ranges.append([first, last])
-        if len(ranges) > MOST_RANGES:
-            if len(self._forgotten_to) >= MOST_PUBLISHERS:
-                self._forgotten_to.clear()
-                self._has_forgotten = True
-            self._forgotten_to[source] = max(self._forgotten_to.get(source, 0), ranges.popleft()[1])
+        else:
+            ranges.append([first, last])
+            self._count += 1
+            if len(ranges) > MOST_RANGES or (self._count > MOST_RANGES_IN_ALL and len(ranges) > 1):
+                self._forgotten_to[source] = max(self._forgotten_to.get(source, 0), ranges.popleft()[1])
+                self._count -= 1
+        self._newest, self._newest_of = ranges[-1], key
+
+    def _forget_publisher(self) -> None:
+        key = next(iter(self._ranges))
+        self._count -= len(self._ranges.pop(key))
+        self._forgotten_to.pop(key[:3], None)
+        self._has_forgotten = True
 
     def why(self, source: Source, number: int) -> str | None:
         """Return why a message was lost, None if it was not, FORGOTTEN if that is not known any more."""

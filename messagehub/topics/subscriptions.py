@@ -148,11 +148,6 @@ class Subscription(ClosedWhenForgotten):
             for message in self._buffer.copy()
         )
 
-    def _note_lost(self, message: Message, why: str) -> None:
-        """Remember that a message is lost."""
-        number = message.number
-        self._losses.add((message.topic, message.publisher, message.is_retained), number, number, why)
-
     # -- reading -------------------------------------------------------------------------------------------
 
     def receive(self, timeout: float | None = None) -> Message:
@@ -364,7 +359,7 @@ class Subscription(ClosedWhenForgotten):
         if self._calls is not None and self._calls.is_loop_closed():
             self._lose_loop()
             self.lost_in_buffer += 1
-            self._note_lost(message, message_fates.DISCARDED)
+            self._losses.add_one(message, message_fates.DISCARDED)
             return False
         buffer = self._buffer
         count = len(buffer)
@@ -373,11 +368,11 @@ class Subscription(ClosedWhenForgotten):
             self._warn("its buffer is full")
             if self._overflow == "drop_newest":
                 self.lost_in_buffer += 1
-                self._note_lost(message, message_fates.DROPPED_NEWEST)
+                self._losses.add_one(message, message_fates.DROPPED_NEWEST)
                 return False
             if self._overflow == "disconnect":
                 self.lost_in_buffer += 1
-                self._note_lost(message, message_fates.DISCONNECTED)
+                self._losses.add_one(message, message_fates.DISCONNECTED)
                 self.end(SubscriberTooSlow(f"the reader of {self.pattern!r} left its buffer of {self._size} full"))
                 self._on_close(self)
                 return False
@@ -450,7 +445,7 @@ class Subscription(ClosedWhenForgotten):
             dropped = self._buffer.popleft()
             self._bytes_in -= dropped.frame_bytes
             self.lost_in_buffer += 1
-            self._note_lost(dropped, message_fates.DROPPED_OLDEST)
+            self._losses.add_one(dropped, message_fates.DROPPED_OLDEST)
         except IndexError:
             return  # the reader took it meanwhile
 

@@ -233,6 +233,11 @@ def test_losses_are_remembered_within_bounds() -> None:
     for number in range(10, 10 + 2 * MOST_RANGES, 2):
         lost.add(source, number, number, "slow")
     assert (lost.why(source, 2), lost.why(source, 12), lost.why(source, 13)) == (FORGOTTEN, "slow", None)
+    for publisher in range(12):
+        for number in range(1, 2 * MOST_RANGES, 2):
+            lost.add(("t", publisher.to_bytes(8, "big"), True), number, number, "slow")
+    assert lost.why(("t", (11).to_bytes(8, "big"), True), 2 * MOST_RANGES - 1) == "slow"
+    assert lost.why(("t", (11).to_bytes(8, "big"), True), 1) == FORGOTTEN
     for number in range(MOST_PUBLISHERS):
         lost.add(("t", number.to_bytes(8, "big"), False), 1, 1, "slow")
     assert lost.why(source, 12) == FORGOTTEN

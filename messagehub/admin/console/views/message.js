@@ -104,7 +104,7 @@ function fates(rows) {
 /** `at` is when it was published, as far as that is known: what had ended before is left out. */
 function rowsOf(found, at) {
   const asked = found.subscriptions.map((one) => ({ ...one, what: one.patterns.join(", ") + (one.kind === "group" ? ` (group ${one.name})` : "") }));
-  const durable = found.positions.map((one) => ({ ...one, program: null, what: `durable name ${one.position}`, reason: durableReason(one), letter: one.dead_letter }));
+  const durable = found.positions.map((one) => ({ ...one, program: `readers of ${one.position}`, what: `${found.topic} (durable name)`, reason: durableReason(one), letter: one.dead_letter }));
   const ended = found.ended.filter((one) => one.kind !== "durable" && one.ended_at >= at).map((one) => ({ ...one, what: one.patterns.join(", "), outcome: "ended",
     reason: `at ${time(one.ended_at)}: ${ENDED[one.ended_by] ?? one.ended_by}. It had received ${one.received} messages and lost ${one.lost}; which, is not known any more` }));
   return [...asked, ...durable, ...ended].map((row) => ({ program: row.program, pid: row.pid, host: row.host, what: row.what, outcome: row.outcome, reason: row.reason, letter: row.letter }))

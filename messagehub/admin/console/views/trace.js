@@ -19,8 +19,9 @@ export async function show(main, { query, signal }) {
     event.preventDefault();
     location.hash = href("trace", id.input.value.trim() ? { id: id.input.value.trim() } : {});
   });
-  main.append(heading("Trace"), messageForm(query, signal));
-  if (query.topic && (query.offset || query.number)) return showMessage(main, query, signal);
+  const message = h("div", {});
+  main.append(heading("Trace"), message, messageForm(query, signal));
+  if (query.topic && (query.offset || query.number)) return showMessage(message, query, signal);
   if (query.text) return undefined;
   main.append(panel("What did a request lead to?", form));
   if (query.id) return one(main, query.id, signal);
