@@ -165,6 +165,11 @@ class MessageHub(ClosedWhenForgotten):
     trace_async = awaitable(trace)
 
     @property
+    def publisher_id(self) -> str:
+        """Who publishes, as subscribers of plain topics see it: `message.publisher.hex()`."""
+        return self._parts.topics.publisher.id
+
+    @property
     def is_connected(self) -> bool:
         return self._parts.connection.hello is not None
 
@@ -269,6 +274,8 @@ class MessageHub(ClosedWhenForgotten):
     plain_topics_async = awaitable(plain_topics)
     subscribers = delegate("_parts.topic_calls", TopicCalls.subscribers)
     subscribers_async = awaitable(subscribers)
+    trace_message = delegate("_parts.topic_calls", TopicCalls.trace_message)
+    trace_message_async = awaitable(trace_message)
 
     def topic(
         self,

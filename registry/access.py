@@ -170,6 +170,7 @@ RULES: dict[type[commands.Command], Rule] = {
     commands.UnregisterSubscriber: Rule(None),  # whoever knows the member and its lease
     commands.ReportSubscriptions: Rule(None),
     commands.ListSubscriptions: Rule("observe", "topic"),
+    commands.TraceMessage: Rule("observe", "topic"),
     commands.RegisterWorker: Rule("produce", "address"),
     commands.UnregisterWorker: Rule(None),  # whoever knows the worker and its lease
     commands.ResolveService: Rule("consume", "address"),

@@ -18,8 +18,10 @@ from registry.records import (
     Label,
     Level,
     MailboxState,
+    MessageFate,
     Mode,
     Priority,
+    PublisherProcess,
     Reference,
     RetainedMessage,
     SchemaConfig,
@@ -473,6 +475,9 @@ class ListTopics(Command, tag="TOPIC_LIST_REQUEST"):
     publisher: Annotated[
         Label | None, Meta(description="who is about to publish to the topic that `pattern` names; left out by others")
     ] = None
+    process: Annotated[
+        PublisherProcess | None, Meta(description="of the publisher, so that people see who published a message")
+    ] = None
     plain: Annotated[bool, Meta(description="name the plain topics that match too")] = False
 
 
@@ -667,6 +672,10 @@ class ReportSubscriptions(Command, tag="SUBSCRIPTION_REPORT"):
     subscriptions: Annotated[
         list[SubscriptionState], Meta(max_length=500, description="all of them; none: it has ended the last one")
     ] = field(default_factory=list)
+    fates: Annotated[
+        list[MessageFate],
+        Meta(max_length=1000, description="what became of the messages that the last reply asked about"),
+    ] = field(default_factory=list)
 
 
 class ListSubscriptions(Command, tag="SUBSCRIPTION_LIST_REQUEST"):
@@ -674,6 +683,22 @@ class ListSubscriptions(Command, tag="SUBSCRIPTION_LIST_REQUEST"):
 
     topic: Annotated[Text | None, Meta(description="only those that get what is published to it")] = None
     limit: fields.PageLimit[Limit] = 1000
+
+
+class TraceMessage(Command, tag="MESSAGE_TRACE_REQUEST"):
+    """What became of one message: of a retained topic by its `offset`, of a plain one by `publisher` and `number`.
+
+    The processes that subscribe are asked when they report next. So the first answer names those that have not
+    answered yet, and asking again, within 15 seconds, shows what they said meanwhile.
+    """
+
+    topic: fields.TopicName[Text]
+    offset: Annotated[Count | None, Meta(description="of a retained topic")] = None
+    publisher: Annotated[
+        Annotated[str, Meta(pattern="^[0-9a-f]{16}$")] | None,
+        Meta(description="of a plain topic: who published it, in hexadecimal"),
+    ] = None
+    number: Annotated[Count | None, Meta(description="of a plain topic: the publisher's number")] = None
 
 
 class RequestSnapshot(Command, tag="SNAPSHOT_REQUEST"):
@@ -853,6 +878,7 @@ AnyCommand = (
     | UnregisterSubscriber
     | ReportSubscriptions
     | ListSubscriptions
+    | TraceMessage
     | RequestSnapshot
     | RegisterWorker
     | UnregisterWorker

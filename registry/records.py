@@ -267,6 +267,7 @@ class TopicPosition(Struct, kw_only=True, frozen=True):
     max_deliveries: Annotated[int | None, Meta(description="null: any number")] = None
     created_at: fields.CreatedAt[float] = 0.0
     revision: Annotated[int, Meta(description="of its definition, or of its last reset")] = 0
+    start_offset: Annotated[int, Meta(description="where it began, or was reset to; 0: not known")] = 0
 
 
 class Subscriber(Struct, kw_only=True, frozen=True):
@@ -283,6 +284,45 @@ class Subscriber(Struct, kw_only=True, frozen=True):
     start_time: int | None = None
     boot_id: str | None = None
     registered_at: float = 0.0
+
+
+class PublisherProcess(Struct, kw_only=True, frozen=True):
+    """Which process publishes under a publisher's id."""
+
+    program: Annotated[Text | None, Meta(description="what it runs, for people")] = None
+    host: fields.Host[Text | None] = None
+    pid: fields.Pid[Count | None] = None
+
+
+class AskedMessage(Struct, kw_only=True, frozen=True):
+    """A message of a topic that somebody looks for."""
+
+    topic: fields.TopicName[Text]
+    publisher: Annotated[
+        Label,
+        Meta(description="who numbered it, in hexadecimal; of a retained topic, which life of the topic it is of"),
+    ]
+    number: Annotated[Count, Meta(description="the publisher's number; of a retained topic the offset")]
+    retained: Annotated[bool, Meta(description="it is of a retained topic")] = False
+
+
+MessageOutcome = Literal["delivered", "waiting", "lost", "earlier", "other_member", "not_heard", "unknown"]
+
+
+class MessageFate(Struct, kw_only=True, frozen=True):
+    """What became of a message at one subscription, as its process sees it."""
+
+    message: Annotated[AskedMessage, Meta(description="which one")]
+    subscription: Annotated[Count, Meta(description="its place in the report's `subscriptions`")]
+    outcome: Annotated[
+        MessageOutcome,
+        Meta(
+            description="its program has taken it (`delivered`), it is `waiting` to be taken, is `lost`, was published "
+            "`earlier` than the subscription began, went to an `other_member` of the group, has not come "
+            "(`not_heard`), or nobody knows any more (`unknown`)"
+        ),
+    ]
+    reason: Annotated[Text | None, Meta(description="more about it, for people")] = None
 
 
 class SubscriptionState(Struct, kw_only=True, frozen=True, gc=False):
@@ -305,6 +345,10 @@ class SubscriptionState(Struct, kw_only=True, frozen=True, gc=False):
     began_at: Annotated[float, Meta(description="seconds since the epoch, when it began")] = 0.0
     received_at: Annotated[
         float | None, Meta(description="seconds since the epoch, when it was last seen to have taken some; null: never")
+    ] = None
+    ended_by: Annotated[
+        Label | None,
+        Meta(description="it has ended: the code of the error that ended it, or `closed`; null: it goes on"),
     ] = None
 
 
@@ -427,6 +471,7 @@ class DeadLetter(Struct, kw_only=True, frozen=True):
     )
     payload_bytes: Annotated[Count, Meta(description="how large the payload was")] = 0
     at: Annotated[float, Meta(description="seconds since the epoch, when it was given up")] = 0.0
+    offset: Annotated[Count | None, Meta(description="of a message of a retained topic")] = None
     number: Annotated[Count, Meta(description="given by the broker; what DEAD_LETTER_REMOVE takes")] = (
         0  # given by the broker, by which it is removed
     )

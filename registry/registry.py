@@ -10,6 +10,8 @@ decides it.
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from registry import commands, events, names, replies
 from registry.channels.consumers import ConsumerDecisions
 from registry.channels.declarations import ChannelDecisions
@@ -27,6 +29,7 @@ from registry.schemas.removal import SchemaRemoval
 from registry.schemas.rules import SchemaRules
 from registry.schemas.settings import SchemaSettings
 from registry.schemas.usage import Decision
+from registry.services.dead_letters import MOST_LETTERS
 from registry.services.workers import SERVICE_COMMANDS, ServiceDecisions
 from registry.topics.positions import POSITION_COMMANDS
 from registry.topics.retained import TOPIC_COMMANDS
@@ -165,6 +168,29 @@ class Registry:
 
     def next_deadline(self) -> float | None:
         return self.leases.next_deadline()
+
+    def trace_positions(self, topic: str, offset: int, *, now: float) -> list[replies.TracedPosition]:
+        """Return what became of a message of a retained topic under each of its durable names."""
+        letters = {
+            letter.sender: letter.number
+            for letter in self.services.letters.newest(f"topic:{topic}", MOST_LETTERS)
+            if letter.offset == offset
+        }
+        found = []
+        for traced in self.positions.trace(topic, offset, now=now):
+            member = self.subscribers.get(traced.member_id) if traced.member_id is not None else None
+            letter = letters.get(traced.position)
+            is_dead = letter is not None and traced.outcome == "acknowledged"
+            found.append(
+                replace(
+                    traced,
+                    outcome="dead_letter" if is_dead else traced.outcome,
+                    dead_letter=letter,
+                    host=member.host if member is not None else None,
+                    pid=member.pid if member is not None else None,
+                )
+            )
+        return found
 
     def _heartbeat(self, command: commands.Heartbeat, now: float, _: CheckResult | None) -> replies.Reply:
         if command.mailboxes:

@@ -9,6 +9,7 @@ from registry import fields
 from registry.formats.differences import Difference
 from registry.records import (
     Access,
+    AskedMessage,
     Block,
     Channel,
     ChannelStatus,
@@ -17,11 +18,13 @@ from registry.records import (
     Level,
     MailboxState,
     MemberStatus,
+    MessageOutcome,
     Mode,
     PayloadKind,
     PlainTopic,
     Priority,
     Producer,
+    PublisherProcess,
     RetainedTopic,
     SchemaConfig,
     SchemaType,
@@ -571,6 +574,9 @@ class SubscriberUnregistered(Reply, tag="SUBSCRIBER_UNREGISTER_ACK"):
 
 class SubscriptionsNoted(Reply, tag="SUBSCRIPTION_REPORT_ACK"):
     subscriptions: Annotated[int, Meta(description="how many of the process are known now")]
+    asked: Annotated[
+        list[AskedMessage], Meta(max_length=64, description="somebody looks for these: say what became of them")
+    ] = field(default_factory=list)
 
 
 class ReportedSubscription(SubscriptionState, kw_only=True, frozen=True):
@@ -585,6 +591,70 @@ class ReportedSubscription(SubscriptionState, kw_only=True, frozen=True):
 class SubscriptionList(Reply, tag="SUBSCRIPTION_LIST_RESPONSE"):
     subscriptions: Annotated[list[ReportedSubscription], Meta(description="the oldest first")]
     total: Annotated[int, Meta(description="how many there are, also beyond the limit")]
+
+
+class TracedSubscription(ReportedSubscription, kw_only=True, frozen=True):
+    """A subscription that matches the topic of a message, and what became of the message there."""
+
+    outcome: Annotated[
+        MessageOutcome | Literal["not_reported"],
+        Meta(description="as its process says; `not_reported`: it has not answered yet"),
+    ]
+    reason: Annotated[str | None, Meta(description="more about it, for people")] = None
+
+
+class EndedSubscription(ReportedSubscription, kw_only=True, frozen=True):
+    """A subscription that has ended in the last minutes. What became of one message there is not known any more."""
+
+    ended_at: Annotated[float, Meta(description="seconds since the epoch, when the broker learned of it")]
+
+
+class TracedPosition(Struct, kw_only=True, frozen=True):
+    """What became of a message under a durable name."""
+
+    position: fields.PositionName[str]
+    outcome: Annotated[
+        Literal["acknowledged", "handed_out", "waiting", "earlier", "dead_letter"],
+        Meta(
+            description="done (`acknowledged`, or passed over because the topic's bounds removed it first), handed out "
+            "and not acknowledged, `waiting` to be handed out, `earlier` than where the position began or was reset "
+            "to, or given up (`dead_letter`)"
+        ),
+    ]
+    deliveries: Annotated[int, Meta(description="how often it was handed out; 0 where that is not known any more")] = 0
+    member_id: Annotated[str | None, Meta(description="who holds it; null: nobody, or nobody any more")] = None
+    host: fields.Host[str | None] = None
+    pid: fields.Pid[int | None] = None
+    again_in_seconds: Annotated[
+        float | None, Meta(description="when it is handed out again unless it is acknowledged; 0: at once")
+    ] = None
+    dead_letter: Annotated[int | None, Meta(description="the number of its dead letter")] = None
+
+
+class MessageTrace(Reply, tag="MESSAGE_TRACE_RESPONSE"):
+    """What is known of one message now. Nothing of it is collected while nobody asks."""
+
+    topic: fields.TopicName[str]
+    publisher: Annotated[
+        str, Meta(description="who numbered it, in hexadecimal; of a retained topic, which life of the topic it is of")
+    ]
+    number: Annotated[int, Meta(description="the publisher's number, or the offset")]
+    offset: Annotated[int | None, Meta(description="of a retained topic; null: it is a plain one")]
+    published_by: Annotated[
+        PublisherProcess | None, Meta(description="null: not known, or not any more: the broker remembers the newest")
+    ]
+    published_at: Annotated[
+        float | None, Meta(description="seconds since the epoch, when it was stored; null: not known to the broker")
+    ]
+    correlation_id: Annotated[str | None, Meta(description="of the request that stored it")]
+    subscriptions: Annotated[
+        list[TracedSubscription], Meta(description="those that match now; durable ones are in `positions`")
+    ]
+    positions: Annotated[list[TracedPosition], Meta(description="the durable names of a retained topic")]
+    ended: Annotated[
+        list[EndedSubscription], Meta(description="matching subscriptions that ended in the last ten minutes")
+    ]
+    is_complete: Annotated[bool, Meta(description="whether every subscription has answered")]
 
 
 class SnapshotPage(Reply, tag="SNAPSHOT_RESPONSE"):
@@ -786,6 +856,7 @@ AnyReply = (
     | SubscriberUnregistered
     | SubscriptionsNoted
     | SubscriptionList
+    | MessageTrace
     | SnapshotPage
     | WorkerRegistered
     | WorkerUnregistered

@@ -38,6 +38,7 @@ VIEWS = {
     "topic": "topics/orders.eu",
     "services": "services",
     "trace": "trace",
+    "message": "trace?topic=orders.eu&offset=5",
     "audit": "audit",
     "access": "access",
 }
@@ -45,19 +46,22 @@ SETTLE_MS = 9_000
 """Charts begin when somebody looks, and should have something to show."""
 
 
-def take(browser: "Browser", url: str, token: str) -> None:
+def take(browser: "Browser", url: str, token: str, chosen: list[str]) -> None:
     for theme, size, names in (
         ("light", WIDE, list(VIEWS)),
         ("dark", WIDE, ["overview", "channel"]),
-        ("light", PHONE, ["channel", "topic"]),
+        ("light", PHONE, ["channel", "topic", "message"]),
     ):
+        wanted = [name for name in names if not chosen or name in chosen]
+        if not wanted:
+            continue
         context = browser.new_context(viewport=size, color_scheme=theme)  # type: ignore[arg-type]
         page = context.new_page()
         page.goto(f"{url}/console/")
         page.evaluate("token => sessionStorage.setItem('messagehub-token', token)", token)
         page.reload()
         suffix = "-phone" if size is PHONE else "" if theme == "light" else "-dark"
-        for name in names:
+        for name in wanted:
             page.goto(f"{url}/console/#/{VIEWS[name]}")
             page.wait_for_timeout(SETTLE_MS)
             if name == "playground":
@@ -87,7 +91,9 @@ def _save(picture: bytes, path: Path) -> None:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("views", nargs="*", metavar="VIEW", help="only these; default: all")
+    chosen = parser.parse_args().views
     sys.path.insert(0, str(ROOT / "examples"))
     import live_demo  # type: ignore[import-not-found]
 
@@ -96,7 +102,7 @@ def main() -> None:
     except PeerMissing as missing:
         sys.exit(str(missing))
     with live_demo.demo("127.0.0.1:0", has_spark=live_demo.has_java()) as (url, token), chromium(path) as browser:
-        take(browser, url, token)
+        take(browser, url, token, chosen)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import msgspec
 from messagehub import protocol
 from registry import commands, replies
 from registry.events import AnyEvent, ServiceChanged
-from registry.records import Keep, RetainedTopic, SiteHost
+from registry.records import Keep, PublisherProcess, RetainedTopic, SiteHost
 from registry.registry import Registry
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -221,6 +221,7 @@ _SCENARIO: tuple[dict[str, Any] | float, ...] = (
         ],
     },
     {"type": "SUBSCRIPTION_LIST_REQUEST", "id": "94", "topic": "orders.eu"},
+    {"type": "MESSAGE_TRACE_REQUEST", "id": "95", "topic": "orders.eu", "offset": 1},
     {"type": "HOST_LIST_REQUEST", "id": "54"},
     {"type": "GATEWAY_REQUEST", "id": "55", "channel": "sensor_data", "host": "acquisition1"},
     {"type": "PING", "id": "15"},
@@ -333,6 +334,43 @@ _BY_THE_BROKER: tuple[replies.Reply | protocol.Beacon, ...] = (
         ],
         total=1,
     ),
+    replies.MessageTrace(
+        id="95",
+        topic="orders.eu",
+        publisher="0f00000000000000",
+        number=1,
+        offset=1,
+        published_by=PublisherProcess(program="shop.py", host="host", pid=4243),
+        published_at=20.0,
+        correlation_id="29",
+        subscriptions=[
+            replies.TracedSubscription(
+                patterns=["orders.>"],
+                received=7,
+                began_at=10.0,
+                received_at=25.0,
+                program="billing.py",
+                host="host",
+                pid=4242,
+                reported_at=26.0,
+                outcome="delivered",
+                reason="its program has taken it",
+            )
+        ],
+        positions=[
+            replies.TracedPosition(
+                position="invoices",
+                outcome="handed_out",
+                deliveries=1,
+                member_id="subscriber-1",
+                host="host",
+                pid=4244,
+                again_in_seconds=12.5,
+            )
+        ],
+        ended=[],
+        is_complete=True,
+    ),
     replies.TopicPage(
         id="30",
         topic="orders.eu",
@@ -357,6 +395,7 @@ ANSWERED_BY_THE_BROKER = (
     commands.Trace,
     commands.ReportSubscriptions,
     commands.ListSubscriptions,
+    commands.TraceMessage,
     commands.ReadTopic,
     commands.DescribeTopic,
 )

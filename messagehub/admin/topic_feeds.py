@@ -124,6 +124,7 @@ def _encoded(message: Message) -> bytes:
         "topic": message.topic,
         "number": message.number,
         "offset": message.offset,
+        "publisher": message.publisher.hex(),
         "sent_at": message.sent_at,
         "headers": message.headers,
         "size_bytes": message.size_bytes,

@@ -28,6 +28,7 @@ from messagehub.broker.request_queue import COUNTERS, UNKNOWN, Request, RequestQ
 from messagehub.broker.schema_worker.checker import SchemaChecker
 from messagehub.broker.stats import BrokerStats
 from messagehub.broker.status import BrokerInfo
+from messagehub.broker.topics.message_traces import MessageTraces
 from messagehub.broker.topics.proxy import SiteEnds, TopicProxy
 from messagehub.broker.topics.retained import RetainedTopics
 from messagehub.broker.topics.subscriptions import ReportedSubscriptions
@@ -200,8 +201,10 @@ class Parts:
             schema_checker=self.schema_checker,
             stats=self.stats,
             trace=self.trace,
+            origins=self.retained.origins,
         )
         subscriptions = ReportedSubscriptions()
+        messages = MessageTraces(subscriptions, self.retained.origins, self.now)
         self.answers = Answers(
             broker_id,
             {
@@ -213,6 +216,7 @@ class Parts:
                 commands.Trace: status.trace,
                 commands.ReportSubscriptions: subscriptions.report,
                 commands.ListSubscriptions: subscriptions.list,
+                commands.TraceMessage: messages.trace,
             },
             schema_checker=self.schema_checker,
             retained=self.retained,

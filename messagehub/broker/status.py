@@ -7,6 +7,7 @@ from messagehub.broker.access.access_control import AccessControl
 from messagehub.broker.access.access_version import AccessVersion
 from messagehub.broker.schema_worker.checker import SchemaChecker
 from messagehub.broker.stats import BrokerStats
+from messagehub.broker.topics.origins import MessageOrigins
 from messagehub.broker.topics.proxy import TopicProxy
 from messagehub.broker.tracing import TraceRing
 from messagehub.errors import GatewayUnavailable
@@ -28,6 +29,7 @@ class BrokerInfo:
         schema_checker: SchemaChecker[Any],
         stats: BrokerStats,
         trace: TraceRing,
+        origins: MessageOrigins,
     ) -> None:
         self.endpoints: dict[str, str] = {}
         self.local_endpoints: dict[str, str] = {}
@@ -43,6 +45,7 @@ class BrokerInfo:
         self._schema_checker = schema_checker
         self._stats = stats
         self._trace = trace
+        self._origins = origins
 
     def hello(self, command: commands.Hello, path: list[bytes], registry: Registry) -> replies.Reply:
         access_control, settings = self._access_control, self._settings
@@ -89,4 +92,6 @@ class BrokerInfo:
         return self._stats.stats(registry, is_read_only=self.is_read_only)
 
     def trace(self, command: commands.Trace, _: list[bytes], __: Registry) -> replies.Reply:
-        return replies.TraceReport(exchanges=self._trace.find(command.correlation_id, limit=command.limit))
+        exchanges = self._trace.find(command.correlation_id, limit=command.limit)
+        self._origins.add_offsets(exchanges)
+        return replies.TraceReport(exchanges=exchanges)

@@ -21,9 +21,11 @@ from messagehub.client.registration import Registration
 from messagehub.errors import BrokerUnavailable, HubError, SendTimeout, is_unable
 from messagehub.protocol.topic_frames import group_prefix
 from messagehub.topics.group_shares import GroupShare
+from messagehub.topics.message_fates import NOT_CERTAIN, Fate, Heard, Source, source_of
 from messagehub.topics.messages import Message
 from messagehub.topics.subscriptions import Drive, Overflow, Subscription
 from registry import commands, replies
+from registry.records import AskedMessage
 from registry.topics.patterns import Patterns
 from registry.topics.subscriber_groups import VALID_SECONDS, Mark
 
@@ -61,7 +63,11 @@ class GroupSubscription(Subscription):
         self._connection = connection
         self._registration: Registration | None = None
         self._sharing = threading.Lock()
-        self._shares = {is_retained: GroupShare(command.member_id, buffer) for is_retained in (False, True)}
+        self._shares = {
+            is_retained: GroupShare(command.member_id, buffer, self._lost_own) for is_retained in (False, True)
+        }
+        self._share_starts: dict[Source, int] | None = {}
+        """From which number on its share is the one of now; None: not remembered."""
         self._lost_unheard = 0
         self._valid_until = 0.0
         self._is_told = threading.Event()
@@ -140,6 +146,7 @@ class GroupSubscription(Subscription):
                 return False
             if time.monotonic() >= self._valid_until:
                 self._lost_unheard += 1
+                self._lost_own(message)
                 return False
         return super().offer(message)
 
@@ -153,7 +160,9 @@ class GroupSubscription(Subscription):
             return False
         with self._sharing:
             share = self._shares[is_retained]
+            before = share.epoch
             held = share.begin(mark.epoch, mark.previous, mark.members, is_repeated=mark.is_repeated)
+            self.has_new_share = share.epoch != before
             if all(each.epoch for each in self._shares.values()):
                 self._has_begun.set()
             if self._is_leaving and not any(each.has_part for each in self._shares.values()):
@@ -161,6 +170,31 @@ class GroupSubscription(Subscription):
         for message in held:
             super().offer(message)
         return bool(held) and self.is_awaited > 0
+
+    def share_starts(self, numbers: dict[Source, int] | None) -> None:
+        self.has_new_share = False
+        known = self._share_starts
+        self._share_starts = None if numbers is None or known is None else known | numbers
+
+    def fate_of(self, asked: AskedMessage, heard: Heard | None) -> Fate:
+        fate = super().fate_of(asked, heard)
+        if fate.outcome not in ("delivered", "lost"):
+            return fate
+        number, source, starts = asked.number, source_of(asked), self._share_starts
+        with self._sharing:
+            share = self._shares[asked.retained]
+            if share.holds(source, number):
+                return Fate("waiting", "held back until the group has shared its messages anew")
+            if starts is None or number < starts.get(source, 0):
+                return Fate(
+                    "unknown", f"the members of group {self.group!r} have changed since, and with them its share"
+                )
+            if not share.is_mine(source, number):
+                return Fate("other_member", f"it is for another member of group {self.group!r}")
+        return fate
+
+    def _lost_own(self, message: Message) -> None:
+        self._losses.add_one(message, NOT_CERTAIN)
 
     # -- on its own thread ---------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """The methods of a hub that read topics: `subscribe`, its asynchronous form, and `topics`."""
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,8 +12,12 @@ from messagehub.topics.retained.durable_subscriptions import Ack, durable_option
 from messagehub.topics.retained.positions import Since
 from messagehub.topics.subscriptions import Overflow, Subscription
 from messagehub.topics.topics import Topics
+from registry.commands import TraceMessage
 from registry.records import PlainTopic, RetainedTopic
-from registry.replies import ReportedSubscription
+from registry.replies import MessageTrace, ReportedSubscription
+
+TRACE_SECONDS = 10.0
+LOOK_SECONDS = 0.25
 
 
 class TopicCalls:
@@ -117,3 +122,31 @@ class TopicCalls:
         and how many messages each has received and lost so far, of all topics that it matches.
         """
         return Listing(self._topics.subscribers(topic, timeout=self._limit(timeout)))
+
+    def trace_message(
+        self,
+        topic: str,
+        *,
+        offset: int | None = None,
+        publisher: str | None = None,
+        number: int | None = None,
+        wait: bool = True,
+        timeout: float | None = None,
+    ) -> MessageTrace:
+        """Return what became of one message: who published it, and what each subscription that matches says of it.
+
+        A message of a retained topic is named by its offset, one of a plain topic by `publisher` (as
+        `message.publisher.hex()`) and `number`. The processes that subscribe are asked with the answer to their next
+        report, a few seconds later at most. This waits until all have answered, or for the timeout (10 seconds), and
+        then returns what is known; `is_complete` says whether that is all. With `wait=False` it returns at once.
+        """
+        limit = TRACE_SECONDS if timeout is None else self._limit(timeout)
+        deadline = time.monotonic() + limit
+        command = TraceMessage(topic=topic, offset=offset, publisher=publisher, number=number)
+        while True:
+            found = self._topics.ask(command, timeout=min(max(deadline - time.monotonic(), 0.001), self._limit(None)))
+            assert isinstance(found, MessageTrace)
+            remaining = deadline - time.monotonic()
+            if found.is_complete or not wait or remaining <= LOOK_SECONDS:
+                return found
+            time.sleep(LOOK_SECONDS)

@@ -29,7 +29,7 @@ from messagehub.topics.routes import TopicRoutes
 from messagehub.topics.sender import TopicSender
 from messagehub.topics.sockets import TopicSockets, without_broker
 from registry import replies
-from registry.records import RetainedMessage
+from registry.records import PublisherProcess, RetainedMessage
 from registry.topics.patterns import END, check_topic
 from registry.topics.retained import PLAIN_SECONDS
 
@@ -52,9 +52,18 @@ class _Numbered:
 
 class TopicPublisher:
     def __init__(
-        self, connection: Connection, sockets: TopicSockets, follower: RetainedFollower, local_routes: TopicRoutes
+        self,
+        connection: Connection,
+        sockets: TopicSockets,
+        follower: RetainedFollower,
+        local_routes: TopicRoutes,
+        process: PublisherProcess,
     ) -> None:
-        """`follower` knows which topics are retained, `local_routes` who in this process hears what stays in it."""
+        """`follower` knows which topics are retained, `local_routes` who in this process hears what stays in it.
+
+        `process` is what the broker shows as the publisher.
+        """
+        self._process = process
         self.interruptions = 0
         self._connection = connection
         self._sockets = sockets
@@ -69,6 +78,10 @@ class TopicPublisher:
         self._sender = TopicSender(sockets.endpoint_in, sockets.open_context, sockets.secure)
         self._blocks = MessageBlocks(directory_of(connection.settings), self._publisher)
         self._noted: replies.HelloAck | None = None  # of the broker that took what was published last
+
+    @property
+    def id(self) -> str:
+        return self._publisher.hex()
 
     def publish(
         self,
@@ -173,7 +186,9 @@ class TopicPublisher:
         numbered = self._numbered.get(topic) or self._new_topic(topic, self._numbered)
         asked_at = time.monotonic()
         try:
-            is_retained = bool(self._follower.topics([topic], timeout=timeout, publisher=self._publisher.hex()))
+            is_retained = bool(
+                self._follower.topics([topic], timeout=timeout, asked_by=(self._publisher.hex(), self._process))
+            )
         except BrokerUnavailable as missing:
             if numbered.retained is not None:
                 return numbered  # it waits for the broker to come back
@@ -183,7 +198,7 @@ class TopicPublisher:
             if not is_retained:
                 numbered.retained = None
             elif numbered.retained is None:
-                numbered.retained = RetainedPublisher(self._connection, topic)
+                numbered.retained = RetainedPublisher(self._connection, topic, client=self._publisher.hex())
             numbered.ask_at = asked_at + PLAIN_SECONDS
         return numbered
 

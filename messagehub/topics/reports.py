@@ -4,54 +4,72 @@ Rule 1: nothing is done for a message. The counts that subscriptions have anyway
 if they have changed; unchanged ones are sent every ALIVE_SECONDS, before the broker would forget them.
 Rule 2: it is for people to look at: a report that fails is sent again with the next one, and no caller hears of it. A
 broker that does not know the request is not asked again before the next connection.
-Rule 3: all reports, the last one too, are sent by the I/O thread: they arrive in the order in which they were made.
+Rule 3: what became of a message (message_fates.py) is worked out only while the broker says that somebody asks.
+Rule 4: all reports, the last one too, are sent by the I/O thread: they arrive in the order in which they were made.
 """
 
 import logging
-import sys
 import threading
 import time
+import weakref
+from collections import deque
 from collections.abc import Callable, Collection
-from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from messagehub.client.connection import Connection
+from messagehub.client.identity import program
 from messagehub.errors import HubError
+from messagehub.topics.message_fates import Fate
 from messagehub.topics.subscriptions import Subscription
 from registry import commands, replies
-from registry.records import SubscriptionState
+from registry.records import AskedMessage, MessageFate, SubscriptionState
 
 log = logging.getLogger("messagehub.topics")
 
 REPORT_SECONDS = 2.0
 ALIVE_SECONDS = 5.0
+ASKED_SECONDS = 0.5
+"""How often it reports while somebody asks what became of a message."""
 SOON_SECONDS = 0.05
 """So that a program that subscribes to many topics in a row tells of them together."""
 ANSWER_SECONDS = 2.0
 CLOSE_SECONDS = 0.5
-MOST_SUBSCRIPTIONS, MOST_PATTERNS = 500, 100
+MOST_SUBSCRIPTIONS, MOST_PATTERNS, MOST_FATES = 500, 100, 1000
 IDLE_SECONDS = 3600.0
 
 
 class SubscriptionReports:
     def __init__(
-        self, connection: Connection, subscriptions: Callable[[], Collection[Subscription]], *, owner: dict[str, Any]
+        self,
+        connection: Connection,
+        subscriptions: Callable[[], Collection[Subscription]],
+        fates: Callable[[Subscription, list[AskedMessage]], list[Fate]],
+        *,
+        owner: dict[str, Any],
     ) -> None:
-        """`owner` names this process; `subscriptions` gives those of now, on any thread."""
+        """`owner` names this process; `subscriptions` gives those of now, on any thread.
+
+        `fates` says what became of messages at one of them.
+        """
         self._connection = connection
         self._subscriptions = subscriptions
+        self._fates = fates
+        self._asked: list[AskedMessage] = []
         self._owner = {name: owner[name] for name in ("lease", "host", "pid")}
         self._counted: WeakKeyDictionary[Subscription, tuple[int, float | None]] = WeakKeyDictionary()
         """How many messages each had when it was looked at, and when that number was first seen."""
+        self._begun: deque[weakref.ref[Subscription]] = deque()
         self._sent: list[SubscriptionState] = []
+        self._fates_sent: list[MessageFate] = []
         self._is_connected = self._is_unknown = False
         self._is_used = self._is_ending = self._has_ended = False
         self._was_last_answered = threading.Event()
         self._look_at = self._alive_at = 0.0
 
-    def changed(self) -> None:
-        """A subscription has begun: tell of it soon."""
+    def begun(self, subscription: Subscription) -> None:
+        """A subscription has begun: tell of it soon, also if it ends before that."""
+        self._begun.append(subscription.reference)
         self._is_used = True
         self._look_at = min(self._look_at, time.monotonic() + SOON_SECONDS)
         self._connection.wake()
@@ -78,7 +96,7 @@ class SubscriptionReports:
 
     def on_disconnected(self) -> None:
         self._is_connected = False
-        self._sent = []
+        self._sent, self._fates_sent, self._asked = [], [], []
 
     def on_event(self, topic: bytes, payload: bytes) -> None:
         """Nothing that the broker publishes is about subscriptions."""
@@ -89,18 +107,25 @@ class SubscriptionReports:
         if self._is_ending:
             if not self._has_ended:
                 self._has_ended = True
-                self._connection.submit(self._command([]), self._last_answered, timeout=CLOSE_SECONDS)
+                self._connection.submit(self._command([], []), self._last_answered, timeout=CLOSE_SECONDS)
             return now + IDLE_SECONDS
         if now >= self._look_at:
-            self._look_at = now + REPORT_SECONDS
-            states = self._states()
-            if states != self._sent or (states and now >= self._alive_at):
-                self._sent, self._alive_at = states, now + ALIVE_SECONDS
-                self._connection.submit(self._command(states), self._answered, timeout=ANSWER_SECONDS)
+            self._look_at = now + (ASKED_SECONDS if self._asked else REPORT_SECONDS)
+            subscriptions = self._reported()
+            states = [self._state(one) for one in subscriptions]
+            fates = self._fates_of(subscriptions) if self._asked else []
+            is_due = bool(states) and (now >= self._alive_at or bool(self._asked))
+            if is_due or (states, fates) != (self._sent, self._fates_sent):
+                self._sent, self._fates_sent, self._alive_at = states, fates, now + ALIVE_SECONDS
+                self._connection.submit(self._command(states, fates), self._answered, timeout=ANSWER_SECONDS)
         return self._look_at if self._sent or self._subscriptions() else now + IDLE_SECONDS
 
     def _answered(self, reply: replies.AnyReply | None, error: HubError | None) -> None:
         if isinstance(reply, replies.SubscriptionsNoted):
+            if set(reply.asked) - set(self._asked):
+                self._look_at = 0.0  # somebody waits for the answer
+                self._connection.wake()
+            self._asked = reply.asked
             return
         self._is_unknown = isinstance(reply, replies.Error) and not reply.retryable
         self._alive_at = 0.0  # said again with the next look
@@ -109,17 +134,37 @@ class SubscriptionReports:
     def _last_answered(self, _: replies.AnyReply | None, __: HubError | None) -> None:
         self._was_last_answered.set()
 
-    def _states(self) -> list[SubscriptionState]:
-        states = [self._state(one) for one in self._subscriptions() if not one.is_closed]
-        states.sort(key=lambda state: state.began_at)
-        return states[:MOST_SUBSCRIPTIONS]
+    def _reported(self) -> list[Subscription]:
+        """Return the subscriptions to tell of, the oldest first, and once more those that have ended since."""
+        while self._begun:
+            begun = self._begun.popleft()()
+            if begun is not None:
+                self._counted[begun] = (0, None)
+        going_on = [one for one in self._subscriptions() if not one.is_closed]
+        ended = [one for one in self._counted if one.is_closed]
+        for one in ended:
+            del self._counted[one]
+        return sorted([*ended, *going_on], key=lambda one: one.began_at)[:MOST_SUBSCRIPTIONS]
+
+    def _fates_of(self, subscriptions: list[Subscription]) -> list[MessageFate]:
+        found: list[MessageFate] = []
+        for place, one in enumerate(subscriptions):
+            asked = [] if one.is_closed else [message for message in self._asked if one.matches(message.topic)]
+            found += [
+                MessageFate(message=message, subscription=place, outcome=fate.outcome, reason=fate.reason)
+                for message, fate in zip(asked, self._fates(one, asked), strict=True)
+            ]
+        return found[:MOST_FATES]
 
     def _state(self, subscription: Subscription) -> SubscriptionState:
         received = subscription.received
         counted, received_at = self._counted.get(subscription, (0, None))
         if received != counted:
             received_at = time.time()
-        self._counted[subscription] = (received, received_at)
+        failure = subscription.failure
+        ended_by = None if not subscription.is_closed else failure.code if failure is not None else "closed"
+        if ended_by is None:
+            self._counted[subscription] = (received, received_at)
         kind, name = subscription.reported_as
         return SubscriptionState(
             patterns=[*subscription.patterns[:MOST_PATTERNS]],
@@ -130,15 +175,8 @@ class SubscriptionReports:
             lost=subscription.lost,
             began_at=subscription.began_at,
             received_at=received_at,
+            ended_by=ended_by,
         )
 
-    def _command(self, states: list[SubscriptionState]) -> commands.ReportSubscriptions:
-        return commands.ReportSubscriptions(program=_program(), subscriptions=states, **self._owner)
-
-
-def _program() -> str | None:
-    """What this process runs, as a person would name it: `billing.py`, or the package of `python -m`."""
-    path = Path(sys.argv[0]) if sys.argv and sys.argv[0] else None
-    if path is None or path.name == "-c":
-        return None
-    return (path.parent.name if path.name == "__main__.py" else path.name)[:200]
+    def _command(self, states: list[SubscriptionState], fates: list[MessageFate]) -> commands.ReportSubscriptions:
+        return commands.ReportSubscriptions(program=program(), subscriptions=states, fates=fates, **self._owner)

@@ -23,8 +23,11 @@ from messagehub.arguments import checks_arguments, seconds
 from messagehub.errors import ConfigurationError, HubError, ReceiveTimeout, SubscriberTooSlow, SubscriptionClosed
 from messagehub.runtime.event_loop import LoopShare, Sleepers
 from messagehub.runtime.forgotten import ClosedWhenForgotten
+from messagehub.topics import message_fates
 from messagehub.topics.callbacks import Callback, CallbackCalls
+from messagehub.topics.message_fates import Fate, Heard, LostMessages, Source, source_of
 from messagehub.topics.messages import Message
+from registry.records import AskedMessage
 from registry.topics.patterns import Patterns
 from registry.topics.subscriber_groups import Mark
 
@@ -47,6 +50,8 @@ class Subscription(ClosedWhenForgotten):
 
     hears_site = True
     """Whether it gets what is published on other hosts of the site."""
+    has_new_share = False
+    """Whether the share of a member of a group has changed, and `share_starts` is to be told where."""
 
     def __init__(
         self,
@@ -84,6 +89,9 @@ class Subscription(ClosedWhenForgotten):
         self._on_close = on_close
         self._buffer: deque[Message] = deque()
         self._changed = threading.Condition()
+        self.starts: dict[Source, int] | None = {}
+        """From which number on it heard publishers that were known when it began; None: of too many to remember."""
+        self._losses = LostMessages()
         self.is_awaited = 0  # how many readers wait to be woken
         self._drive = drive
         self._is_hot = False  # the last message came so soon that the next is worth receiving by oneself
@@ -113,6 +121,32 @@ class Subscription(ClosedWhenForgotten):
     def buffered(self) -> int:
         """How many messages are in the buffer and not yet read."""
         return len(self._buffer)
+
+    def fate_of(self, asked: AskedMessage, heard: Heard | None) -> Fate:
+        """Return what became of a message that matches. Nothing may be delivered meanwhile, but the reader may read."""
+        number, source = asked.number, source_of(asked)
+        if heard is None or number >= heard.next:
+            return message_fates.not_heard(number, heard)
+        if heard.is_of_site and not self.hears_site:
+            return Fate("earlier", "it was published on another host, which this subscription does not hear")
+        start = self.starts.get(source, 0) if self.starts is not None else 0
+        if number < max(start, heard.first):
+            is_certain = number < start or heard.is_first_certain
+            return message_fates.earlier(max(start, heard.first)) if is_certain else message_fates.TOO_LONG_AGO
+        why = self._losses.why(source, number)
+        if why is not None:
+            return message_fates.TOO_LONG_AGO if why is message_fates.FORGOTTEN else Fate("lost", why)
+        if self._is_buffered(source, number):
+            return Fate("waiting", "in its buffer: its program has not come to it yet")
+        if self.starts is None:
+            return message_fates.TOO_LONG_AGO
+        return Fate("delivered", "its program has taken it")
+
+    def _is_buffered(self, source: Source, number: int) -> bool:
+        return any(
+            message.number == number and (message.topic, message.publisher, message.is_retained) == source
+            for message in self._buffer.copy()
+        )
 
     # -- reading -------------------------------------------------------------------------------------------
 
@@ -325,6 +359,7 @@ class Subscription(ClosedWhenForgotten):
         if self._calls is not None and self._calls.is_loop_closed():
             self._lose_loop()
             self.lost_in_buffer += 1
+            self._losses.add_one(message, message_fates.DISCARDED)
             return False
         buffer = self._buffer
         count = len(buffer)
@@ -333,9 +368,11 @@ class Subscription(ClosedWhenForgotten):
             self._warn("its buffer is full")
             if self._overflow == "drop_newest":
                 self.lost_in_buffer += 1
+                self._losses.add_one(message, message_fates.DROPPED_NEWEST)
                 return False
             if self._overflow == "disconnect":
                 self.lost_in_buffer += 1
+                self._losses.add_one(message, message_fates.DISCONNECTED)
                 self.end(SubscriberTooSlow(f"the reader of {self.pattern!r} left its buffer of {self._size} full"))
                 self._on_close(self)
                 return False
@@ -351,6 +388,9 @@ class Subscription(ClosedWhenForgotten):
         """Hear where the shares of a group change. Return True if a reader is to be woken."""
         return False
 
+    def share_starts(self, numbers: dict[Source, int] | None) -> None:
+        """Take note of the next number of each publisher where a share of a group begins. None: too many."""
+
     def _append(self, message: Message) -> None:
         buffer = self._buffer
         if not buffer:
@@ -362,9 +402,11 @@ class Subscription(ClosedWhenForgotten):
         count = len(self._buffer)
         return count >= self._size or (count > 0 and self._bytes_in - self._bytes_out >= self._size_bytes)
 
-    def miss(self, count: int) -> None:
-        """Count messages that did not arrive."""
+    def miss(self, count: int, next_one: Message) -> None:
+        """Count messages that did not arrive: those before `next_one`."""
         self.lost_in_transit += count
+        source = (next_one.topic, next_one.publisher, next_one.is_retained)
+        self._losses.add(source, next_one.number - count, next_one.number - 1, message_fates.IN_TRANSIT)
         self._warn("it or the broker was too slow, or the broker was away")
 
     def end(self, failure: HubError | None = None) -> None:
@@ -400,8 +442,10 @@ class Subscription(ClosedWhenForgotten):
 
     def _drop_oldest(self) -> None:
         try:
-            self._bytes_in -= self._buffer.popleft().frame_bytes
+            dropped = self._buffer.popleft()
+            self._bytes_in -= dropped.frame_bytes
             self.lost_in_buffer += 1
+            self._losses.add_one(dropped, message_fates.DROPPED_OLDEST)
         except IndexError:
             return  # the reader took it meanwhile
 

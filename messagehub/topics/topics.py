@@ -15,6 +15,7 @@ from typing import Any
 
 from messagehub.client.connection import Connection
 from messagehub.client.heartbeats import Heartbeats
+from messagehub.client.identity import program
 from messagehub.client.registration import Registration
 from messagehub.errors import BrokerUnavailable, ConfigurationError, Forbidden, PositionNotFound
 from messagehub.runtime.background import BackgroundThreads
@@ -32,7 +33,7 @@ from messagehub.topics.routes import TopicRoutes
 from messagehub.topics.sockets import TopicSockets, without_broker
 from messagehub.topics.subscriptions import BUFFER_BYTES, Overflow, Subscription
 from registry import commands, names, replies
-from registry.records import PlainTopic, RetainedTopic, TopicPosition
+from registry.records import PlainTopic, PublisherProcess, RetainedTopic, TopicPosition
 from registry.topics.patterns import Pattern, Patterns
 
 log = logging.getLogger("messagehub.topics")
@@ -52,8 +53,11 @@ class Topics:
         self._follower = RetainedFollower(connection)
         self._durable: list[DurableSubscription] = []
         self._changing = threading.Lock()  # the list of durable subscriptions
-        self.reports = SubscriptionReports(connection, self._heard_subscriptions, owner=owner)
-        self.publisher = TopicPublisher(connection, self._sockets, self._follower, self._local_routes)
+        self.reports = SubscriptionReports(
+            connection, self._heard_subscriptions, self._sockets.routes.fates, owner=owner
+        )
+        process = PublisherProcess(program=program(), host=owner["host"], pid=owner["pid"])
+        self.publisher = TopicPublisher(connection, self._sockets, self._follower, self._local_routes, process)
 
     def check_open(self) -> None:
         self._sockets.check_open()
@@ -73,7 +77,7 @@ class Topics:
     ) -> Subscription:
         subscription = self._open(pattern, buffer, buffer_bytes, overflow, since, durable, group, timeout, is_local)
         if not is_local:
-            self.reports.changed()
+            self.reports.begun(subscription)
         return subscription
 
     def _open(

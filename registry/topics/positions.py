@@ -143,7 +143,8 @@ class Positions:
             topic=topic.name,
             name=name,
             incarnation=topic.incarnation,
-            next_offset=_within(topic, command.start),
+            next_offset=(start := _within(topic, command.start)),
+            start_offset=start,
             ack_wait_seconds=asked.get("ack_wait_seconds", ACK_WAIT_SECONDS),
             max_unacked=asked.get("max_unacked", MAX_UNACKED),
             max_deliveries=asked.get("max_deliveries"),
@@ -244,10 +245,16 @@ class Positions:
                 counts[one.member_id] = counts.get(one.member_id, 0) + 1
         return counts
 
+    def trace(self, topic: str, offset: int, *, now: float) -> list[replies.TracedPosition]:
+        """Return what became of a message under each durable name, as far as positions tell."""
+        return [
+            _traced(held, offset, now) for _, held in sorted(self._positions.get(topic, {}).items(), key=lambda i: i[0])
+        ]
+
     def reset(self, command: commands.ResetPosition, revision: int, _now: float) -> Decision:
         topic, held = self._named(command.topic, command.position)
         offset = _within(topic, command.offset)
-        record = replace(held.record, next_offset=offset, revision=revision + 1)
+        record = replace(held.record, next_offset=offset, start_offset=offset, revision=revision + 1)
         return replies.PositionReset(position=record), _set(record)
 
     def delete(self, command: commands.DeletePosition, revision: int, _now: float) -> Decision:
@@ -327,3 +334,20 @@ def _summary(topic: RetainedTopic, held: _Position) -> replies.PositionSummary:
         unacked=len(unacked),
         lag=_lag(topic, held),
     )
+
+
+def _traced(held: _Position, offset: int, now: float) -> replies.TracedPosition:
+    record, one = held.record, held.unacked.get(offset)
+    if one is not None:
+        is_held = one.member_id is not None
+        return replies.TracedPosition(
+            position=record.name,
+            outcome="handed_out",
+            deliveries=one.deliveries,
+            member_id=one.member_id,
+            again_in_seconds=max(one.until - now, 0.0) if is_held or not one.is_free(now) else 0.0,
+        )
+    if offset >= record.next_offset:
+        return replies.TracedPosition(position=record.name, outcome="waiting")
+    is_earlier = offset < record.start_offset
+    return replies.TracedPosition(position=record.name, outcome="earlier" if is_earlier else "acknowledged")

@@ -120,3 +120,26 @@ def test_trace_shows_both_sides_of_an_exchange(hub: Program) -> None:
 
 def test_trace_of_an_unknown_id_is_refused_with_1(hub: Program) -> None:
     assert hub.call_json("trace", "no-such-id", code=1)["error"]["code"] == "EXCHANGE_NOT_FOUND"
+
+
+def test_one_message_is_followed_to_its_subscribers(hub: Program) -> None:
+    with MessageHub(dir=hub.dir) as client, client.subscribe("cli.>", buffer=1) as reader:
+        client.publish("cli.a", 1)
+        client.publish("cli.a", 2)
+        until(lambda: reader.lost == 1, "the loss")
+        message = reader.receive(timeout=30)
+        named = ("--topic", "cli.a", "--publisher", message.publisher.hex())
+        last = hub.call_json("trace", *named, "--number", "2")
+        assert [one["outcome"] for one in last["subscriptions"]] == ["delivered"]
+        text = hub.call("trace", *named, "--number", "1").stdout
+        assert "cli.a number 1 of publisher" in text
+        assert "drop_oldest" in text
+        client.topic("cli.kept", keep=10).publish("x")
+        client.subscribe("cli.kept", durable="later").close()
+        text = hub.call("trace", "--topic", "cli.kept", "--offset", "1").stdout
+        assert "cli.kept at offset 1" in text
+        assert "durable later" in text
+        stored_by = hub.call_json("trace", "--topic", "cli.kept", "--offset", "1")["correlation_id"]
+        assert "cli.kept at 1" in hub.call("trace", stored_by).stdout
+    for wrong in (["--offset", "1"], ["--topic", "a"], ["--topic", "a", "--number", "1"], ["id", "--topic", "a"]):
+        hub.call("trace", *wrong, code=2)

@@ -34,6 +34,7 @@ VIEWS = {
     "topics/usable.topic": "section",
     "services": "section",
     "trace": "tbody tr:not(.spacer)",
+    "trace?topic=usable.kept&offset=1": "table.free .badge",
     "audit": "tbody tr:not(.spacer)",
     "access": "dl.facts",
 }
@@ -325,8 +326,10 @@ def test_nothing_serious_keeps_anybody_from_using_a_view_and_none_is_wider_than_
         web.connect() as hub,
         hub.producer("usable.readings.now", schema=READING) as producer,
         hub.consumer("usable.readings.now", consumer_id="reader"),
+        hub.subscribe("usable.*"),
     ):
         producer.write(batch(0.0))
+        hub.topic("usable.kept", keep=10).publish(1)
         found: list[str] = []
         for size, theme in ((DESKTOP, "light"), (PHONE, "dark")):
             tab = look(web.url, viewport=size, color_scheme=theme)
@@ -368,3 +371,54 @@ def test_ten_thousand_channels_draw_only_the_rows_in_sight(look: Look, web: Cons
     expect(table.locator("tbody tr:not(.spacer)").first).to_contain_text(f"many.c{MANY - 1:05}")
     page.get_by_label("Search").fill("many.c04242")
     expect(page.get_by_text("1 of")).to_be_visible()
+
+
+def test_one_message_is_followed_from_the_live_tail_to_each_subscription(owner: Looker, web: ConsoleHub) -> None:
+    with web.connect() as hub, hub.subscribe("went.>") as every, hub.subscribe("went.*", buffer=1):
+        page = owner.open("topics?pattern=went.>")
+        expect(page.get_by_text("following")).to_be_visible()
+        for number in range(2):
+            hub.publish("went.away", {"id": number})
+            every.receive(timeout=30)
+        row = page.get_by_role("table", name="What is published").get_by_role("row").filter(has_text='{"id":0}')
+        row.focus()
+        page.keyboard.press("Enter")
+        page.get_by_role("dialog").get_by_role("link", name="Where did this message go?").click()
+        became = page.get_by_role("table", name="What became of it").get_by_role("row")
+        expect(became.filter(has_text="went.>").filter(has_text="its program has taken it")).to_have_count(1)
+        expect(became.filter(has_text="went.*")).to_contain_text("drop_oldest")
+        expect(page.get_by_role("status").filter(has_text="1 lost")).to_be_visible()
+        expect(page.get_by_text("Published by")).to_be_visible()
+
+
+def test_a_stored_message_is_found_by_what_it_says(owner: Looker, web: ConsoleHub) -> None:
+    with web.connect() as hub:
+        topic = hub.topic("found.orders", keep=10)
+        topic.publish_all([{"name": "Ada"}, {"name": "Grace"}])
+        with topic.subscribe(durable="billing", since=1) as billing:
+            assert billing.receive(timeout=30).offset == 1
+            page = owner.open("trace")
+            page.get_by_label("Topic", exact=True).fill("found.orders")
+            page.get_by_role("button", name="Follow").click()
+            assert (
+                page.get_by_label("Offset, or number").evaluate("one => one.validationMessage").startswith("Say which")
+            )
+            page.get_by_label("or text in a stored message").fill("grace")
+            page.get_by_role("button", name="Follow").click()
+            page.get_by_role("link", name="offset 2").click()
+            row = page.get_by_role("table", name="What became of it").get_by_role("row").filter(has_text="billing")
+            expect(row).to_contain_text("handed out")
+            expect(page.get_by_text('{"name":"Grace"}')).to_be_visible()
+            page.get_by_label("Offset, or number").fill("7")
+            page.get_by_role("button", name="Follow").click()
+            expect(page.get_by_text("has no message at offset 7")).to_be_visible()
+
+
+def test_a_subscription_that_loses_messages_is_named_in_the_overview(owner: Looker, web: ConsoleHub) -> None:
+    with web.connect() as hub, hub.subscribe("overview.losing", buffer=1) as small:
+        for number in range(3):
+            hub.publish("overview.losing", number)
+        eventually(lambda: small.lost == 2)
+        page = owner.open("overview")
+        line = page.get_by_role("region", name="Attention").get_by_role("listitem").filter(has_text="overview.losing")
+        expect(line).to_contain_text("has lost 2 messages")

@@ -74,10 +74,12 @@ class MessageBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PublishedAnswer(msgspec.Struct):
-    """`offset` is that of a retained topic. `subscribers` is how many subscriptions the broker knew a moment after."""
+    """`offset` is that of a retained topic; `publisher` and `number` name a message of a plain one. `subscribers` is
+    how many subscriptions the broker knew a moment after."""
 
     topic: str
     number: int
+    publisher: str | None
     offset: int | None
     subscribers: int
 
@@ -183,7 +185,8 @@ async def publish(
     backend.callers.note_change("TOPIC_PUBLISH", topic)
     known = await backend.hub.ask_async(commands.ListSubscriptions(topic=topic, limit=1))
     assert isinstance(known, replies.SubscriptionList)
-    return PublishedAnswer(topic, number, number if is_retained else None, known.total)
+    publisher, offset = (None, number) if is_retained else (backend.hub.publisher_id, None)
+    return PublishedAnswer(topic, number, publisher, offset, known.total)
 
 
 @operations.add("GET", "/api/v1/topic-stream", "consume", media="text/event-stream", codes=(42208,))
@@ -228,6 +231,22 @@ async def subscriptions(backend: BrokerClient, limit: Limit = 1000) -> Subscript
 async def subscribers(backend: BrokerClient, topic: Name, limit: Limit = 1000) -> SubscriptionsAnswer:
     """Who gets what is published to a topic, plain or retained, by its name or a pattern, and how many got there."""
     return await _subscriptions(backend, topic, limit)
+
+
+@operations.add("GET", "/api/v1/topics/{topic}/trace", "observe", codes=(404, 42202, 42208, 422))
+async def trace_message(
+    backend: BrokerClient,
+    topic: Name,
+    offset: Offset | NotGiven = None,
+    publisher: str = "",
+    number: Offset | NotGiven = None,
+) -> replies.MessageTrace:
+    """What became of one message, by its offset or its publisher and number, at each subscription that matches.
+
+    Processes answer with their next report: ask again until `is_complete`.
+    """
+    command = commands.TraceMessage(topic=topic, offset=offset, publisher=publisher or None, number=number)
+    return await backend.ask(command, replies.MessageTrace)
 
 
 async def _subscriptions(backend: BrokerClient, topic: str | None, limit: int) -> SubscriptionsAnswer:

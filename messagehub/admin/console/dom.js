@@ -67,28 +67,31 @@ export function field(label, kind = "text", properties = {}) {
   return { input, element: h("div", { class: "field" }, h("label", { for: id }, label), input) };
 }
 
-/** Say something in a corner, which screen readers read out. */
+/** Say something in a corner, which screen readers read out: a text, or a list of texts and elements. */
 export function notice(text, tone = "good") {
   const shown = h("div", { class: `notice ${tone}` }, text);
   document.getElementById("notices").append(shown);
   setTimeout(() => shown.remove(), tone === "bad" ? 12000 : 5000);
 }
 
-/** Open a dialog and run `act` with it when its form is sent; it stays open, with the reason, when `act` fails. */
+/**
+ * Open a dialog and run `act` with it when its form is sent; it stays open, with the reason, when `act` fails. Without
+ * `act` it only shows something, until it is closed.
+ */
 export function dialog(title, { fields: inputs = [], text, submit = "OK", danger = false, act }) {
   const failure = h("p", { class: "failure", role: "alert" });
-  const send = h("button", { type: "submit", class: danger ? "danger" : "primary" }, submit);
+  const send = h("button", { type: "submit", class: danger ? "danger" : "primary" }, act ? submit : "Close");
   const close = () => { shown.close(); shown.remove(); };
   const form = h("form", { method: "dialog", class: "dialog-form" },
     h("h2", {}, title), text && h("p", {}, text), inputs.map((one) => one.element ?? one), failure,
-    h("div", { class: "actions" }, button("Cancel", close), send));
+    h("div", { class: "actions" }, act && button("Cancel", close), send));
   const shown = h("dialog", { "aria-label": title, onclose: () => shown.remove() }, form);
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     send.disabled = true;
     failure.textContent = "";
     try {
-      await act(shown);
+      await act?.(shown);
       close();
     } catch (error) {
       failure.textContent = error.message;

@@ -50,6 +50,8 @@ export const ago = (at) => (at ? `${seconds(Math.max(Date.now() / 1000 - at, 0))
 export const percent = (part) => (part === null || part === undefined ? "–" : `${Math.round(part * 100)}%`);
 export const short = (text, length = 12) => (text && text.length > length ? `${text.slice(0, length)}…` : text || "–");
 export const plural = (number, one, many = `${one}s`) => `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
+/** What a process runs, as processes tell; the hub's own HTTP process is this console. */
+export const programName = (program, unknown = "–") => (program === "messagehub.admin" ? "web console" : program ?? unknown);
 export function value(one) {
   if (one === null || one === undefined) return "";
   if (typeof one === "number") return String(Number.isInteger(one) ? one : Number(one.toPrecision(8)));

@@ -61,7 +61,11 @@ export function table({ label, columns, key, sort = 0, isDescending = false, emp
       const name = key(row);
       const line = drawn.get(name) ?? h("tr", {}, columns.map((column) => h("td", { class: [column.align, column.isMinor && "minor"].filter(Boolean).join(" ") || undefined })));
       line.setAttribute("aria-rowindex", at + 2);
-      if (onpick) line.onclick = (event) => { if (!event.target.closest("a, button, input")) onpick(row); };
+      if (onpick) {
+        line.tabIndex = 0;
+        line.onclick = (event) => { if (!event.target.closest("a, button, input")) onpick(row); };
+        line.onkeydown = (event) => { if (event.key === "Enter" && event.target === line) { event.preventDefault(); onpick(row); } };
+      }
       columns.forEach((column, number) => paint(line.children[number], column, row));
       next.set(name, line);
       wanted.push(line);

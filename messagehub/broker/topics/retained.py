@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import zmq
 
 from messagehub import protocol
+from messagehub.broker.topics.origins import MessageOrigins
 from messagehub.broker.topics.plain import PlainTopics
 from messagehub.errors import HubError, RateLimited, StoreError, TopicNotFound
 from messagehub.protocol.topic_frames import retained_frames
@@ -66,6 +67,7 @@ class RetainedTopics:
         self._asked: queue.SimpleQueue[tuple[Any, commands.Command, str, int] | None] = queue.SimpleQueue()
         self._done: deque[Read] = deque()
         self._thread: threading.Thread | None = None
+        self.origins = MessageOrigins()
         self._plain = PlainTopics(self.now)
         self._told_at: dict[str, float] = {}
         self._all_told_at = -inf if is_fresh else time.monotonic()
@@ -82,8 +84,11 @@ class RetainedTopics:
             self._plain.forget(reply.topic.name)
         else:
             self._enqueue(happened)
+            self.origins.note_stored(happened, command.id)
 
     def _listed(self, command: commands.ListTopics, reply: replies.TopicList) -> None:
+        if command.publisher is not None and command.process is not None:
+            self.origins.note_publisher(command.publisher, command.process)
         if not reply.topics:
             self._tell_plain(command.pattern)
             if command.publisher is not None and not set("*>") & set(command.pattern):

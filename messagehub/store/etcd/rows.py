@@ -211,6 +211,8 @@ def _put_setting(event: events.SchemaConfigured | events.SchemaModeChanged) -> C
 def _put_service(event: events.ServiceChanged) -> Changes:
     value = _encode(event.service) if event.service is not None else None
     return Changes(event.revision, [(key("services", event.address), value)])
+
+
 def _put_topic(event: events.TopicRetained) -> Changes:
     record = msgspec.structs.replace(event.record, revision=event.revision)
     return Changes(event.revision, [(key("topics", event.name), _encode(record))])

@@ -255,7 +255,7 @@ class DurableSubscription(Subscription):
             self._wanted.set()
         return False
 
-    def miss(self, count: int) -> None:
+    def miss(self, count: int, next_one: Message) -> None:
         """Count nothing: the messages are in the store."""
 
     # -- on its own thread ---------------------------------------------------------------------------------
@@ -410,6 +410,7 @@ class DurableSubscription(Subscription):
             payload_kind=stored.kind,
             payload_base64=base64.b64encode(stored.payload).decode() if size <= MOST_PAYLOAD_BYTES else None,
             payload_bytes=size,
+            offset=stored.offset,
         )
         self._connection.ask(commands.ReportDeadLetter(letter=letter), replies.DeadLetterReported, timeout=ASK_SECONDS)
         self._done.append(stored.offset)

@@ -17,7 +17,7 @@ from messagehub.errors import BrokerUnavailable, Forbidden, HomeHostUnavailable,
 from messagehub.topics.retained.positions import with_known_ends
 from messagehub.topics.retained.subscriptions import RetainedSubscription
 from registry import commands, replies
-from registry.records import RetainedTopic
+from registry.records import PublisherProcess, RetainedTopic
 
 log = logging.getLogger("messagehub.topics")
 
@@ -28,6 +28,8 @@ ASK_SECONDS = 2.0
 CLOSE_SECONDS = 5.0
 NOT_ALLOWED = (Forbidden, Unauthorized)
 """The right was taken away: asking again would not help."""
+Asking = tuple[str, PublisherProcess]
+"""A publisher that asks: its id, and its process."""
 
 
 class RetainedFollower:
@@ -82,17 +84,18 @@ class RetainedFollower:
         if thread is not None and thread is not threading.current_thread():
             thread.join(CLOSE_SECONDS)
 
-    def topics(self, patterns: Iterable[str], *, timeout: float, publisher: str | None = None) -> list[RetainedTopic]:
+    def topics(self, patterns: Iterable[str], *, timeout: float, asked_by: Asking | None = None) -> list[RetainedTopic]:
         """Return the retained topics that match any of the patterns; for a publisher, who names itself."""
         deadline = time.monotonic() + timeout
         found: dict[str, RetainedTopic] = {}
         for pattern in patterns:
-            for page in pages(partial(self._page, pattern, publisher), timeout=deadline - time.monotonic()):
+            for page in pages(partial(self._page, pattern, asked_by), timeout=deadline - time.monotonic()):
                 found |= {topic.name: topic for topic in page.topics}
         return list(found.values())
 
-    def _page(self, pattern: str, publisher: str | None, after: str, seconds: float) -> replies.TopicList:
-        command = commands.ListTopics(pattern=pattern, after=after, publisher=publisher)
+    def _page(self, pattern: str, asked_by: Asking | None, after: str, seconds: float) -> replies.TopicList:
+        publisher, process = asked_by or (None, None)
+        command = commands.ListTopics(pattern=pattern, after=after, publisher=publisher, process=process)
         return self._connection.ask(command, replies.TopicList, timeout=seconds, is_patient=True)
 
     # -- on the thread -------------------------------------------------------------------------------------

@@ -53,13 +53,14 @@ class _Entry:
 class RetainedPublisher:
     """Publishes to one topic for one client.
 
-    It numbers under a name of its own, so that two clients are never mixed up.
+    It numbers under a name of its own, so that two clients are never mixed up. The name begins with the id of its
+    client, so that the broker can tell whose messages they are.
     """
 
-    def __init__(self, connection: Connection, topic: str) -> None:
+    def __init__(self, connection: Connection, topic: str, *, client: str) -> None:
         self._connection = connection
         self._topic = topic
-        self._publisher = os.urandom(8).hex()
+        self._publisher = f"{client}.{os.urandom(8).hex()}"
         self._next_number = 1
         self._queue: deque[_Entry] = deque()
         self._batch: list[_Entry] = []

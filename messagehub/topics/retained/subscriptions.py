@@ -13,10 +13,11 @@ from typing import Literal
 
 from messagehub.errors import ConfigurationError, HubError, TopicNotFound
 from messagehub.protocol.topic_frames import incarnation_bytes
+from messagehub.topics.message_fates import FORGOTTEN, REMOVED, TOO_LONG_AGO, Fate, Heard, source_of
 from messagehub.topics.messages import Message, from_store
 from messagehub.topics.retained.positions import Begin, Since, Start, saved_position
 from messagehub.topics.subscriptions import Subscription
-from registry.records import RetainedTopic
+from registry.records import AskedMessage, RetainedTopic
 from registry.replies import TopicPage
 from registry.topics.patterns import Patterns
 
@@ -25,7 +26,7 @@ BUFFER = 1_000
 
 
 class _ReadPosition:
-    __slots__ = ("incarnation", "is_exact", "newest", "next", "publisher", "since", "topic")
+    __slots__ = ("first", "incarnation", "is_exact", "newest", "next", "publisher", "since", "topic")
 
     def __init__(self, topic: RetainedTopic, begin: Begin) -> None:
         self.topic = topic.name
@@ -34,7 +35,11 @@ class _ReadPosition:
         self.next = begin.offset  # 0: the oldest there is, whatever that is
         self.newest = topic.next_offset
         self.since = begin.since
+        self.first: int | None = None
+        """The first offset that was read, once it is known."""
         self.is_exact = begin.is_exact and begin.offset > 0 and begin.since is None
+        if self.is_exact:
+            self.first = begin.offset
 
     def is_behind(self) -> bool:
         return self.next < self.newest or self.since is not None
@@ -118,6 +123,8 @@ class RetainedSubscription(Subscription):
             elif message.number == position.next and not position.is_behind() and not self._is_full():
                 position.next = position.newest = message.number + 1
                 position.is_exact = True
+                if position.first is None:
+                    position.first = message.number
                 self._append(message)
                 return self.is_awaited > 0
             else:
@@ -127,8 +134,27 @@ class RetainedSubscription(Subscription):
         self._on_want()
         return False
 
-    def miss(self, count: int) -> None:
+    def miss(self, count: int, next_one: Message) -> None:
         """Count nothing: the messages are read from the store."""
+
+    def fate_of(self, asked: AskedMessage, heard: Heard | None) -> Fate:  # noqa: ARG002  offsets say it all
+        number, source = asked.number, source_of(asked)
+        with self._moving:
+            position = self._positions.get(asked.topic)
+            if not asked.retained or position is None or position.publisher != source[1]:
+                return Fate("not_heard", "it reads what is stored, and this message is not of the topic as it is now")
+            if position.first is not None and number < position.first:
+                return Fate("earlier", f"it began to read at offset {position.first}")
+            if number >= position.next:
+                return Fate("waiting", f"in the store: it reads on at offset {position.next}")
+            if position.first is None:
+                return TOO_LONG_AGO
+            why = self._losses.why(source, number)
+            if why is not None:
+                return TOO_LONG_AGO if why is FORGOTTEN else Fate("lost", why)
+            if self._is_buffered(source, number):
+                return Fate("waiting", "in its buffer: its program has not come to it yet")
+        return Fate("delivered", "its program has taken it")
 
     # -- on the thread that follows ------------------------------------------------------------------------
 
@@ -150,6 +176,9 @@ class RetainedSubscription(Subscription):
             first = page.messages[0].offset if page.messages else page.next_offset
             if position.is_exact and first > position.next:
                 self._lose(first - position.next)
+                self._losses.add((page.topic, position.publisher, True), position.next, first - 1, REMOVED)
+            if position.first is None:
+                position.first = max(position.next, first)
             position.next, position.since, position.is_exact = max(position.next, first), None, True
             self._received_to.setdefault(page.topic, (position.next, position.publisher))  # where a time has led to
             for stored in page.messages:

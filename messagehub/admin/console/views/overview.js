@@ -4,8 +4,10 @@ import { everything, get, own, poll } from "../api.js";
 import { chart, meter } from "../charts.js";
 import { badge, facts, h, heading, href, link, panel } from "../dom.js";
 import { eventLog } from "../events.js";
-import { byteRate, bytes, count, date, plural, rate, seconds, time } from "../format.js";
+import { byteRate, bytes, count, date, plural, programName, rate, seconds, time } from "../format.js";
 import { isLate, onChange } from "../live.js";
+
+const MOST_LOSING = 10;
 
 export async function show(main, { signal }) {
   const state = h("span", {});
@@ -25,14 +27,14 @@ export async function show(main, { signal }) {
     h("div", { class: "panels three" }, ...charts.map(([one]) => h("section", { class: "panel", "aria-label": one.title }, one.element)), panel("Memory and disk", storage)),
     h("div", { class: "panels" }, events, panel("Hub", about)));
 
-  let hub = null, flow = null, channels = [];
+  let hub = null, flow = null, channels = [], subscriptions = [];
   function draw() {
     if (!hub) return;
     const word = hub.problems.length ? "degraded" : hub.read_only ? "read only" : hub.draining ? "draining" : "healthy";
     state.replaceChildren(h("span", { class: "quiet" }, "broker "), badge(word));
     about.replaceChildren(facts(aboutHub(hub)));
     storage.replaceChildren(...[["Shared memory", hub.shared_memory], ["Disk", hub.disk]].map(([title, place]) => space(title, place)));
-    const found = problems(hub, flow, channels);
+    const found = problems(hub, flow, channels, subscriptions);
     attention.replaceChildren(...(found.length ? found : [h("li", {}, h("span", {}, badge("good", "good")), h("span", {}, "Nothing: no conflict, nobody stalled, nobody far behind."))]));
   }
   onChange(signal, async () => {
@@ -42,6 +44,10 @@ export async function show(main, { signal }) {
   });
   poll(2, signal, async () => {
     [hub, flow] = await Promise.all([get(own("hub"), undefined, { signal }), get(own("flow"), undefined, { signal })]);
+    draw();
+  });
+  poll(5, signal, async () => {
+    subscriptions = (await get(own("subscriptions"), undefined, { signal })).subscriptions;
     draw();
   });
   let points = [];
@@ -71,7 +77,7 @@ function space(title, place) {
     h("p", { class: "quiet" }, `of which this hub uses ${bytes(place.used_bytes)}`));
 }
 
-function problems(hub, flow, channels) {
+function problems(hub, flow, channels, subscriptions) {
   const line = (tone, word, ...what) => h("li", {}, h("span", {}, badge(word, tone)), h("span", { class: "what" }, ...what));
   const found = hub.problems.map((text) => line("bad", "fails", text));
   if (hub.read_only) found.push(line("bad", "store", "the hub takes no writes: its store is read only"));
@@ -86,6 +92,9 @@ function problems(hub, flow, channels) {
     if (one.is_held_back) found.push(line("bad", "waits", "the writer of ", link(href("channels", one.channel), one.channel), ` waits for a reader${who}, ${count(one.lag_items)} items behind${since}`));
     else if (one.missed_per_second > 0) found.push(line("bad", "loses", "a consumer of ", link(href("channels", one.channel), one.channel), ` loses ${rate(one.missed_per_second, " items/s")}, ${count(one.missed_items)} so far${since}${one.most_missed_by ? `: ${one.most_missed_by}` : ""}`));
     else if (isLate(one)) found.push(line("warn", "lags", "a consumer of ", link(href("channels", one.channel), one.channel), ` is ${seconds(one.lag_seconds)} and ${count(one.lag_items)} items behind${since}${who}`));
+  }
+  for (const one of subscriptions.filter((each) => each.lost).sort((a, b) => b.lost - a.lost).slice(0, MOST_LOSING)) {
+    found.push(line("warn", "lost", `a subscription to ${one.patterns.join(", ")} has lost `, link(href("topics"), plural(one.lost, "message")), ` since ${time(one.began_at)}: ${programName(one.program, "a program")}, pid ${one.pid ?? "–"} on ${one.host ?? "–"}`));
   }
   if (hub.counts.dead_letters) found.push(line("warn", "letters", link(href("services"), plural(hub.counts.dead_letters, "dead letter")), " could not be delivered"));
   return found.slice(0, 50);

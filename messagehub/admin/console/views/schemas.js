@@ -1,4 +1,4 @@
-// Subjects as a table and as a graph of references, a playground, and the settings of the whole registry.
+// Subjects as a table and as a graph of references, a check of new ones, and the settings of the whole registry.
 
 import { get, own } from "../api.js";
 import { badge, field, h, heading, href, link, panel, svg } from "../dom.js";
@@ -9,7 +9,7 @@ import { table } from "../table.js";
 import { playground } from "./playground.js";
 import { settings, show as showOne } from "./subject.js";
 
-const TABS = [["", "Subjects"], ["graph", "References"], ["playground", "Playground"], ["settings", "Settings"]];
+const TABS = [["", "Subjects"], ["graph", "References"], ["playground", "Check a change"], ["settings", "Settings"]];
 const DRAWN = 60;
 
 export async function show(main, place) {
@@ -50,7 +50,7 @@ function subjectTable() {
   const newest = (row) => row.versions.at(-1);
   return table({
     label: "Subjects", key: (row) => row.subject, most: Math.max(innerHeight - 290, 320),
-    empty: "No subject matches. A subject begins with its first version: see the playground.",
+    empty: "No subject matches. A subject begins with its first version: it can be checked and registered under Check a change.",
     columns: [
       { label: "Subject", value: (row) => row.subject, show: (row) => link(href("schemas", row.subject), row.subject), width: "44%" },
       { label: "Type", value: (row) => newest(row).schema_type, width: "100px" },

@@ -49,7 +49,7 @@ const lost = (box) => (box ? box.dropped + box.refused + box.expired : null);
 async function deadLetters(main, signal) {
   const list = table({
     label: "Dead letters", key: (row) => row.number, sort: 0, isDescending: true, most: 360, empty: "Every message was delivered.",
-    onpick: (row) => dialog(`To ${row.address}`, { submit: "Close", act: async () => {}, fields: [h("p", {}, `${row.code}: ${row.reason}`), h("p", { class: "quiet" }, `${date(row.at)}, from ${row.sender || "–"}, tried ${row.attempts} times`),
+    onpick: (row) => dialog(`To ${row.address}`, { fields: [h("p", {}, `${row.code}: ${row.reason}`), h("p", { class: "quiet" }, `${date(row.at)}, from ${row.sender || "–"}, tried ${row.attempts} times`),
       h("pre", { class: "secret" }, payload(row.payload_base64, row.payload_kind))] }),
     columns: [
       { label: "Number", value: (row) => row.number, align: "right", isMinor: true, width: "98px" },

@@ -8,7 +8,7 @@ import { playground } from "./playground.js";
 
 const LEVELS = ["NONE", "BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE", "LAYOUT"];
 const MODES = ["READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT"];
-const TABS = [["versions", "Versions"], ["compare", "Compare"], ["check", "Playground"], ["settings", "Settings"]];
+const TABS = [["versions", "Versions"], ["compare", "Compare"], ["check", "Check a change"], ["settings", "Settings"]];
 
 export async function show(main, { parts: [subject, tab = "versions"], query, signal }) {
   main.append(h("div", { class: "crumb" }, link(href("schemas"), "Schemas")),

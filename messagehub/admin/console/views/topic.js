@@ -87,7 +87,7 @@ function showHistory(main, topic, signal) {
   }
   const form = h("form", { class: "filters" }, offset.element, since.element, h("button", { type: "submit" }, "Read"), more, older, state);
   form.addEventListener("submit", (event) => { event.preventDefault(); read("given"); });
-  main.append(panel("History", form, list.element));
+  main.append(panel("History", h("p", { class: "quiet" }, "Choose a message to see all of it, and where it went."), form, list.element));
   read("newest");
 }
 

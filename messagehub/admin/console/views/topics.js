@@ -2,10 +2,11 @@
 
 import { ask, everything, follow, get, own, poll } from "../api.js";
 import { badge, button, dialog, field, h, heading, href, link, notice, panel } from "../dom.js";
-import { ago, bytes, count, date, plural, seconds, time, value } from "../format.js";
+import { ago, bytes, count, date, plural, programName, seconds, time, value } from "../format.js";
 import { onChange } from "../live.js";
 import { may } from "../rights.js";
 import { table } from "../table.js";
+import { isTraceable, whereabouts } from "./message.js";
 import { show as showOne } from "./topic.js";
 
 const LISTED = 500;
@@ -61,7 +62,7 @@ export function subscriberTable(label, empty) {
   return table({
     label, empty, key: (row) => row.key, most: 300, sort: 3, isDescending: true,
     columns: [
-      { label: "Program", value: (row) => row.program ?? "", show: (row) => row.program ?? "unknown", width: "16%" },
+      { label: "Program", value: (row) => programName(row.program, "unknown"), width: "16%" },
       { label: "Process", value: (row) => `${row.pid ?? "–"} on ${row.host ?? "–"}`, isMinor: true },
       { label: "Subscribes to", value: (row) => row.patterns.join(", "), width: "16%" },
       { label: "Received", value: (row) => row.received, show: (row) => count(row.received), align: "right", width: "104px" },
@@ -98,17 +99,21 @@ export function liveTail(main, first, signal) {
   }
   const form = h("form", { class: "filters" }, pattern.element, h("button", { type: "submit" }, "Follow"), button("Clear", () => { rows = []; draw(); }), state);
   form.addEventListener("submit", (event) => { event.preventDefault(); if (location.hash.startsWith("#/topics?") || location.hash === "#/topics") history.replaceState(null, "", href("topics", { pattern: pattern.input.value })); start(); });
-  main.append(panel("Live", form, list.element));
+  main.append(panel("Live", h("p", { class: "quiet" }, "Choose a message to see all of it, and where it went."), form, list.element));
   start();
 }
+
+/** A link that closes the dialog it is in. */
+const leaving = (where, text) => h("a", { href: where, onclick: (event) => event.target.closest("dialog").close() }, text);
 
 /** A table of messages; rows have key, topic, offset, sent_at, kind, headers and payload. */
 export function messageTable(label, empty) {
   return table({
     label, empty, key: (row) => row.key, sort: 0, isDescending: true, most: 460,
-    onpick: (row) => dialog(`${row.topic}${row.offset ? ` at ${row.offset}` : ""}`, { submit: "Close", act: async () => {}, fields: [
+    onpick: (row) => dialog(`${row.topic}${row.offset ? ` at ${row.offset}` : ""}`, { fields: [
       h("p", { class: "quiet" }, `${date(row.sent_at)}, ${row.kind}, ${bytes(row.size_bytes)}`),
-      h("p", {}, h("a", { href: href("topics", row.topic), onclick: (event) => event.target.closest("dialog").close() }, `Who gets ${row.topic}, and how many messages each received`)),
+      isTraceable(row) && h("p", {}, leaving(whereabouts(row), "Where did this message go?")),
+      h("p", {}, leaving(href("topics", row.topic), `Who gets ${row.topic}, and how many messages each received`)),
       Object.keys(row.headers ?? {}).length ? h("pre", {}, JSON.stringify(row.headers, null, 2)) : "",
       h("pre", { class: "secret" }, typeof row.payload === "string" ? row.payload : JSON.stringify(row.payload, null, 2)),
     ] }),
@@ -135,7 +140,7 @@ export function publish(topic) {
       if (headers.input.value.trim()) body.headers = JSON.parse(headers.input.value);
       const said = await ask("POST", own("topics", name.input.value.trim(), "messages"), { body });
       const got = said.subscribers ? `${plural(said.subscribers, "subscription")} of it ${said.subscribers === 1 ? "is" : "are"} known` : "nobody is known to subscribe";
-      notice(`Published to ${said.topic}${said.offset ? ` at offset ${said.offset}` : ""}: ${got}.`, said.subscribers || said.offset ? "good" : "warn");
+      notice([`Published to ${said.topic}${said.offset ? ` at offset ${said.offset}` : ""}: ${got}. `, h("a", { href: whereabouts({ ...said, sent_at: Date.now() / 1000 }) }, "Where did it go?")], said.subscribers || said.offset ? "good" : "warn");
     },
   });
 }

@@ -1,10 +1,12 @@
-// Exchanges that the broker remembers; of one correlation id, both sides as a timeline.
+// Where a message went (message.js), and exchanges that the broker remembers; of one correlation id, both sides as a
+// timeline.
 
 import { get, own, poll } from "../api.js";
 import { badge, field, h, heading, href, link, panel } from "../dom.js";
 import { seconds, time } from "../format.js";
 import { may } from "../rights.js";
 import { table } from "../table.js";
+import { messageForm, showMessage } from "./message.js";
 
 const LISTED = 500;
 
@@ -17,11 +19,15 @@ export async function show(main, { query, signal }) {
     event.preventDefault();
     location.hash = href("trace", id.input.value.trim() ? { id: id.input.value.trim() } : {});
   });
-  main.append(heading("Trace"), form);
+  const message = h("div", {});
+  main.append(heading("Trace"), message, messageForm(query, signal));
+  if (query.topic && (query.offset || query.number)) return showMessage(message, query, signal);
+  if (query.text) return undefined;
+  main.append(panel("What did a request lead to?", form));
   if (query.id) return one(main, query.id, signal);
   const list = exchanges("Newest exchanges");
   main.append(panel("Newest exchanges", h("p", { class: "quiet" }, "What passed the broker: registrations, discoveries, publications to retained topics, and the address of a service before a request goes to it directly. ",
-    "Messages of plain topics pass by unseen: ", link(href("topics"), "Topics"), " says who subscribes and how many messages each got."), list.element));
+    "Messages of plain topics pass by unseen: the processes that subscribe are asked about one, above."), list.element));
   let all = [];
   const draw = () => { const text = part.input.value.trim().toUpperCase(); list.update(all.filter((each) => !text || `${each.request} ${each.name ?? ""}`.toUpperCase().includes(text))); };
   part.input.addEventListener("input", draw);
@@ -48,9 +54,10 @@ function exchanges(label) {
 }
 
 /** What an exchange was about, as a link to its view. */
-function about({ request, name }) {
+function about({ request, name, offset, messages }) {
   if (!name) return "–";
-  if (/^(TOPIC|MESSAGES|POSITION|SUBSCRI)/.test(request)) return link(href("topics", name), name);
+  if (offset) return link(href("trace", { topic: name, offset }), `${name} at ${offset}${messages > 1 ? ` to ${offset + messages - 1}` : ""}`);
+  if (/^(TOPIC|MESSAGE|POSITION|SUBSCRI)/.test(request)) return link(href("topics", name), name);
   if (/^(SCHEMA)/.test(request)) return link(href("schemas", name), name);
   if (/^(SERVICE|POOL|DEAD_LETTER)/.test(request)) return link(href("services"), name);
   return /^(TOKEN|KEY)/.test(request) ? name : link(href("channels", name), name);
@@ -69,7 +76,7 @@ async function one(main, id, signal) {
   });
   main.append(panel(`Timeline of ${id}`, found.length
     ? h("div", { class: "timeline" }, h("p", { class: "quiet" }, `From ${time(begin, { hasMillis: true })}, ${seconds(end - begin)} in all.`), ...lanes)
-    : h("p", { class: "empty" }, "Nobody remembers an exchange with this id: the broker and the HTTP process keep the newest ones only, and a message of a plain topic leaves none.")));
+    : h("p", { class: "empty" }, "Nobody remembers an exchange with this id: the broker and the HTTP process keep the newest ones only, and a message of a plain topic leaves none: follow it by its topic, publisher and number.")));
   if (noted.length) main.append(panel("In the audit log", h("ul", { class: "log", tabindex: "0", "aria-label": "Audit lines" }, noted.map((line) => h("li", {}, h("time", {}, time(line.at)), h("span", { class: "what" }, `${line.event}: ${line.request ?? ""} ${[line.name, line.member].filter(Boolean).join(": ")} by ${line.who}${line.code ? `, ${line.code}` : ""}`))))));
   const list = exchanges("Exchanges with this id");
   main.append(panel("Exchanges", list.element));
