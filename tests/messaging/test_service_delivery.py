@@ -493,7 +493,7 @@ def test_resending_ends_at_its_deadline_and_leaves_the_rest(broker: Served, call
     gate = Gate()
     with patient_hub(broker) as hub, hub.serve("name:full", gate, mailbox=2, overflow="block"):
         fill(hub, caller, "name:full", gate, 2)
-        done = caller.resend_dead_letters(timeout=0.5)
+        done = caller.resend_dead_letters(timeout=2.0)
         assert (done.sent, done.left) == (0, 2)
         assert [one.code for one in done.failed] == ["SEND_TIMEOUT"]
         gate.opened.set()
@@ -531,7 +531,7 @@ def test_letters_that_fail_keep_no_others_from_being_sent_again(broker: Served, 
     with patient_hub(broker) as hub, hub.serve("name:full", gate, mailbox=2, overflow="block"):
         fill(hub, caller, "name:full", gate, 2)
         with hub.serve("name:back", lambda message, _: seen.append(message.payload)):
-            done = caller.resend_dead_letters(limit=3, timeout=2)
+            done = caller.resend_dead_letters(limit=3, timeout=6.0)
             eventually(lambda: len(seen) == 3)
         gate.opened.set()
     assert (done.sent, done.left, seen) == (3, 2, [0, 1, 2])
