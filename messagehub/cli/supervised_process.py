@@ -111,7 +111,7 @@ class SupervisedProcess(ABC):
             if self._child is None:
                 why = self._begin()
                 if why is not None:
-                    has_problem = self._wait_to_begin_again(why)
+                    has_problem = self._is_stopping or self._wait_to_begin_again(why)
                 elif has_problem and self._why_silent() is None:
                     self._on_problem(None)
             elif self._next_settings is not None:

@@ -23,6 +23,7 @@ from registry.records import SiteHost
 from registry.topics.retained import DEFAULT_LIMIT_BYTES
 
 MOST_HOSTS = 10_000
+ENTER_ATTEMPTS = 5
 
 
 @decodable
@@ -78,17 +79,25 @@ class SiteHosts:
         """The revision of etcd that was read last; 0: nothing was read yet."""
 
     def enter(self) -> None:
-        """Take the name of this host; raise ConfigurationError if another host has it."""
-        present = self._read("hosts/").get(self.entry.host)
-        if present is not None and present.owner != self.entry.owner:
-            raise ConfigurationError(
-                f"site {self._site!r} has a host {self.entry.host!r} already, at {present.endpoint}: give each host a"
-                " name of its own (hostname, or MESSAGEHUB_HOST for all processes of this one). If it is this host with"
-                f" a new directory, wait {self._ttl_seconds} s"
-            )
-        if not self._write(self._changed_at.get(self.entry.host, 0)):
-            raise ConfigurationError(f"another host has just taken the name {self.entry.host!r} in site {self._site!r}")
-        self.refresh()
+        """Take the name of this host; raise ConfigurationError if another host has it.
+
+        What has changed between reading and writing may be our own: etcd carried out a request whose answer was lost,
+        or the last one of the hub that ran here before.
+        """
+        for _ in range(ENTER_ATTEMPTS):
+            present = self._read("hosts/").get(self.entry.host)
+            if present is not None and present.owner != self.entry.owner:
+                raise ConfigurationError(
+                    f"site {self._site!r} has a host {self.entry.host!r} already, at {present.endpoint}: give each host"
+                    " a name of its own (hostname, or MESSAGEHUB_HOST for all processes of this one). If it is this"
+                    f" host with a new directory, wait {self._ttl_seconds} s"
+                )
+            if self._write(self._changed_at.get(self.entry.host, 0)):
+                self.refresh()
+                return
+        raise StoreError(
+            f"the entry of host {self.entry.host!r} in etcd changes all the time: is its hub started twice?"
+        )
 
     def keep(self, *, revision: int, is_degraded: bool) -> None:
         """Renew the lease, and say how far this hub is. A lease that has run out is replaced by a new one."""
@@ -198,7 +207,8 @@ class SiteHosts:
         return hosts
 
     def _write(self, changed_at: int) -> bool:
-        """Write the entry, and return False if it is another one by now than at this revision of etcd."""
+        """Write the entry; return False if it is another one by now than at this revision of etcd, or the lease is
+        over."""
         if not self._lease:
             request = messages.LEASE_GRANT.request(TTL=self._ttl_seconds)
             self._lease = int(self._client.ask(messages.LEASE_GRANT, request).ID)
@@ -212,9 +222,9 @@ class SiteHosts:
         )
         try:
             is_written = bool(self._client.ask(messages.TXN, putting).succeeded)
-        except NotLeader:  # etcd's word for a lease that has run out
-            self._lease = 0
-            raise StoreError("the lease of this host has run out") from None
+        except NotLeader:  # etcd's word for a lease that has run out: the next attempt asks for another
+            self._lease, self._put = 0, None
+            return False
         self._put = self.entry if is_written else None
         return is_written
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import zmq
 
 from messagehub import MessageHub
 from tests import preloaded
@@ -119,6 +120,22 @@ def test_a_paused_leader_finds_out_that_another_hub_leads(member: EtcdMember, tm
             writer.end()
         assert not hosts["alpha"].is_leader()
         check(writers, list(hosts.hubs.values()))
+
+
+def test_hosts_are_listed_while_a_change_waits_for_etcd(member: EtcdMember, tmp_path: Path) -> None:
+    """It is when people ask; and which hosts there are shows nothing of the change."""
+    with site(tmp_path, member.url, "alpha") as hosts:
+        alpha = hosts["alpha"]
+        member.pause()
+        try:
+            with Peer(alpha.endpoint, zmq.DEALER) as writer:
+                writer.send({"type": "CHANNEL_CREATE", "channel": "waits"})
+                with Peer(alpha.endpoint) as peer:
+                    eventually(lambda: peer.ask({"type": "PING"})["revision"] > 0)
+                    assert [each["host"] for each in peer.ask({"type": "HOST_LIST_REQUEST"}, 5.0)["hosts"]] == ["alpha"]
+                assert writer.hears_nothing(0.0)
+        finally:
+            member.go_on()
 
 
 @pytest.mark.slow
