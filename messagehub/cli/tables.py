@@ -74,7 +74,7 @@ def drop(
     timeout: Timeout = None,
     as_json: Json = False,
 ) -> None:
-    """Remove a channel's table, all its generations, from this host's memory and from the registry."""
+    """Remove a channel's table, all its generations, from the memory of its host and from the registry."""
     from messagehub.hub import MessageHub
 
     with MessageHub(settings_for(endpoint, dir, timeout)) as hub:

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from messagehub.client.broker_file import is_held
-from messagehub.discovery import Discovery
 from messagehub.shm.identity import host
 from messagehub.spark.hubs import hub_of
 from messagehub.spark.options import Options
@@ -18,6 +17,7 @@ from registry import commands, replies
 from registry.topics.patterns import Patterns
 
 if TYPE_CHECKING:
+    from messagehub.discovery import Discovery
     from messagehub.flight.client import Gateways
     from messagehub.flight.remote_tables import RemoteSnapshot
 
@@ -28,7 +28,7 @@ def may_be_elsewhere(options: Options) -> bool:
     return not settings.is_local or (os.path.exists(settings.site_path) and is_held(settings.lock_path))
 
 
-def discovered(options: Options, channel: str) -> Discovery | None:
+def discovered(options: Options, channel: str) -> "Discovery | None":
     """Return what the registry of a site knows of a channel; None without a site, or while its hub does not answer."""
     if not may_be_elsewhere(options):
         return None

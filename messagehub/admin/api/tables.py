@@ -36,6 +36,6 @@ async def tables(
 
 @operations.add("DELETE", "/api/v1/tables/{channel}", "produce", writes=True, codes=(404, 409, 42208))
 async def drop_table(backend: BrokerClient, channel: Name, forget: Flag = False) -> replies.TableDropped:
-    """Remove a channel's table from the registry and from the memory of this host."""
+    """Remove a channel's table from the registry and from the memory of its host."""
     command = commands.DropTable(channel=channel)
     return await backend.change(command, lambda hub: hub.drop_table(channel, forget=forget))
