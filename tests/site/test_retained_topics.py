@@ -325,7 +325,7 @@ def test_publishing_and_reading_go_on_while_no_hub_leads_and_etcd_is_away(
             assert received(plain, 1) == ["plain"]
         finally:
             member.go_on()
-    eventually(lambda: any(hub.is_leader() for hub in hosts.hubs.values()))
+    eventually(lambda: any(hosts[name].is_leader() for name in NAMES))
     assert eventually(lambda: keep(hosts["gamma"], "another").get("topic"))["home"] == "gamma"
 
 
@@ -424,7 +424,9 @@ def test_a_home_that_begins_in_a_new_directory_refuses_what_it_has_lost(hosts: S
     assert "another directory of the hub of host 'gamma'" in refused["message"]
     assert "left.behind" in str(hosts["gamma"].ask({"type": "PING"})["problems"])
     delete = {"type": "TOPIC_DELETE", "topic": "left.behind"}
-    eventually(lambda: hosts["alpha"].ask(delete)["type"] == "TOPIC_DELETE_ACK")  # gamma may have led the site
+    while (said := hosts["alpha"].ask(delete)).get("code") == "STORE_READ_ONLY":
+        pass  # gamma may have led the site
+    assert said["type"] == "TOPIC_DELETE_ACK" or said["code"] == "TOPIC_NOT_FOUND"  # carried out without an answer
     eventually(lambda: "left.behind" not in str(hosts["gamma"].ask({"type": "PING"}).get("problems")))
 
 

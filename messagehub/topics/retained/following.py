@@ -60,13 +60,17 @@ class RetainedFollower:
 
     def _known_topics(self, patterns: Iterable[str], deadline: float) -> list[RetainedTopic]:
         """Return the topics that match, when it is known of all how far they are."""
+        away: HomeHostUnavailable | None = None
         while True:
-            topics = self.topics(patterns, timeout=max(deadline - time.monotonic(), 0.001))
             try:
-                return with_known_ends(topics)
-            except HomeHostUnavailable:
-                if time.monotonic() + RETRY_HOME_SECONDS > deadline:
+                return with_known_ends(self.topics(patterns, timeout=max(deadline - time.monotonic(), 0.001)))
+            except HomeHostUnavailable as error:
+                away = error
+            except BrokerUnavailable:
+                if away is None:
                     raise
+            if time.monotonic() + RETRY_HOME_SECONDS > deadline:
+                raise away
             time.sleep(RETRY_HOME_SECONDS)
 
     def remove(self, subscription: RetainedSubscription) -> None:
