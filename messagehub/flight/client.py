@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from messagehub.errors import Forbidden, GatewayUnavailable, HubError, Unauthorized, UnknownType, is_unable
-from messagehub.flight.messages import MANIFESTS, FlightTicket, error_from
+from messagehub.flight.messages import GROUP_RINGS, MANIFESTS, FlightTicket, GroupQuery, GroupRing, error_from
 from messagehub.shm.errors import BlockOnOtherHost, PayloadDamaged
 from messagehub.shm.identity import host as this_host
 from messagehub.shm.tables.manifests import Manifest
@@ -72,6 +72,17 @@ class Gateways:
             return [Manifest.from_json(each.body.to_pybytes(), f"{host}:{channel}") for each in found]
 
         return self.call(channel, host, channel, ask)
+
+    def group_rings(self, query: GroupQuery, host: str) -> list[GroupRing]:
+        """Return the rings on that host that a group of consumers has read, or may read."""
+
+        def ask(call: GatewayCall) -> list[GroupRing]:
+            from pyarrow import flight
+
+            found = call.client.do_action(flight.Action(GROUP_RINGS, query.to_bytes()), call.options(CALL_SECONDS))
+            return [GroupRing.of(each.body.to_pybytes(), f"{host}:{query.channel}") for each in found]
+
+        return self.call(query.channel, host, query.channel, ask)
 
     def table(self, ticket: FlightTicket, host: str, name: str, *, rows: int, size_bytes: int) -> Any:
         """Return a table or a part of one; refuse one whose manifest says another number of rows."""

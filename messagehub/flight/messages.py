@@ -11,7 +11,8 @@ from typing import Any, Literal, cast
 import msgspec
 
 from messagehub.errors import HubError, MalformedRequest, from_wire
-from messagehub.shm.errors import restored
+from messagehub.shm.errors import PayloadDamaged, restored
+from messagehub.shm.rings.groups import MemberShare
 from messagehub.shm.rings.read_results import LastItems, Position, Start
 from registry.decoding import decodable
 
@@ -20,6 +21,10 @@ RING_KEY = b"messagehub.ring"
 """Where the metadata of a stream's schema has the `RingInfo`."""
 MANIFESTS = "manifests"
 """The action that gives the manifests of a channel's tables, oldest first."""
+ACKNOWLEDGE = "acknowledge"
+"""The action by which a member of a group says how far it is done. Its body is its stream's ticket, with `done`."""
+GROUP_RINGS = "group_rings"
+"""The action that gives the rings of a channel that a group has read or may read, with what is left in them."""
 MESSAGE_BYTES = 256 << 10
 """How many bytes of small items are sent in one message."""
 MESSAGE_ITEMS = 1024
@@ -30,6 +35,22 @@ ITEM = struct.Struct("=10Q")
 length, and where it begins in the payload."""
 IDLE_SECONDS = 1.0
 """So often a stream of a ring says that it goes on while nothing is written."""
+
+
+@decodable
+class GroupShare(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """What a member of a group reads of a ring, as it was dealt."""
+
+    group: str
+    epoch: int
+    index: int
+    count: int
+
+    def share(self) -> MemberShare:
+        try:
+            return MemberShare(self.epoch, self.index, self.count)
+        except ValueError as error:
+            raise MalformedRequest(str(error)) from None
 
 
 @decodable
@@ -55,6 +76,12 @@ class FlightTicket(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True
     newest: bool = False
     """Of a ring: only its newest item."""
     consumer_id: str = ""
+    member: GroupShare | None = None
+    """Of a ring: read it as this member of a group. `start` counts only for a group that has never read the ring."""
+    done: int = 0
+    """Of a member: all of its share up to this item is done."""
+    after: int = 0
+    """Of a member: it has got everything up to this item, done or not."""
 
     def to_bytes(self) -> bytes:
         return msgspec.json.encode(self)
@@ -81,6 +108,47 @@ class RemoteRingState(msgspec.Struct, kw_only=True, frozen=True):
     has_ended: bool = False
     """Whether its producer ended it, and this is the last message."""
     producers: list[tuple[int, str]] = []
+    has_more: bool = False
+    """Of a member of a group: whether there is more of its share than was sent."""
+
+
+@decodable
+class GroupQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """What the action `group_rings` is asked."""
+
+    channel: str
+    group: str
+    left_out: list[tuple[str, GroupShare]] = []
+    """Shares of rings, by name, that do not count as left: nobody reads those members now."""
+
+    def to_bytes(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def of(cls, content: bytes) -> "GroupQuery":
+        try:
+            return msgspec.json.decode(content, type=cls)
+        except msgspec.DecodeError as error:
+            raise MalformedRequest(f"this asks for no rings of a group: {error}") from None
+
+
+@decodable
+class GroupRing(msgspec.Struct, kw_only=True, frozen=True):
+    """A ring on another host, as a group sees it."""
+
+    block: str
+    is_alive: bool
+    left: int
+    """How many items in it no member of the group has done."""
+    position: tuple[str, int, int]
+    """Where it ends now."""
+
+    @classmethod
+    def of(cls, content: bytes, name: str) -> "GroupRing":
+        try:
+            return msgspec.json.decode(content, type=cls)
+        except msgspec.DecodeError as error:
+            raise PayloadDamaged(name, f"its gateway tells of no ring ({error})") from None
 
 
 @decodable

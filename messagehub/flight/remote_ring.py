@@ -6,6 +6,8 @@ Rule 2: the gateway says at least every IDLE_SECONDS that the stream goes on. On
 breaks off, is opened again where it was left, for RECONNECT_SECONDS. After that whoever reads gets an error. A second
 thread sees to that, because opening a stream has no deadline of its own: it would be the stream's.
 Rule 3: what the gateway refuses is an error at once: the ring is gone, or may not be read any more.
+Rule 4: a member of a group is one where the ring is, as long as the stream lasts, and also after the ring's end: the
+ring stays there until the group is done. A stream that is opened again goes on behind what has come already.
 """
 
 import os
@@ -18,10 +20,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from messagehub.errors import HubError
+from messagehub.flight.acknowledgements import Acknowledgements
 from messagehub.flight.client import CALL_SECONDS, GatewayCall, Gateways, open_stream
-from messagehub.flight.messages import IDLE_SECONDS, ITEM, RING_KEY, FlightTicket, RemoteRingState, RingInfo, with_start
+from messagehub.flight.messages import (
+    ACKNOWLEDGE,
+    IDLE_SECONDS,
+    ITEM,
+    RING_KEY,
+    FlightTicket,
+    RemoteRingState,
+    RingInfo,
+    error_from,
+    with_start,
+)
 from messagehub.runtime.supervision import Supervisor
-from messagehub.shm.errors import BlockOnOtherHost, HandleClosed, PayloadDamaged, StreamEnded
+from messagehub.shm.errors import AssignmentChanged, BlockOnOtherHost, HandleClosed, PayloadDamaged, StreamEnded
 from messagehub.shm.identity import host as this_host
 from messagehub.shm.layout import PayloadFormat
 from messagehub.shm.locks import Descriptor
@@ -67,6 +80,7 @@ class RemoteRing:
         self._rows: deque[tuple[int, ...]] = deque()
         self._payload: Any = None
         self._is_closed = self._has_ended = False
+        self._done = Acknowledgements(self._tell_done, on_refusal=self._cannot_tell)
         self._failure: HubError | None = None
         self._why = ""
         self._wake = Descriptor.eventfd()
@@ -103,7 +117,10 @@ class RemoteRing:
     # --- reading, as of a RingReader
 
     def take(self) -> Item | Gap | None:
-        """The next item or gap if it is here already. Raises what ended the stream, once all that came was read."""
+        """The next item or gap if it is here already. Raises what ended the stream, once all that came was read; of a
+        member whose share is another's by now, at once."""
+        if isinstance(self._failure, AssignmentChanged):
+            raise self._failure
         if not self._rows and not self._next_message():
             if self._failure is not None and not self._queue:
                 raise self._failure
@@ -123,6 +140,14 @@ class RemoteRing:
         if found is None and self._has_ended and not self._queue:
             raise StreamEnded(self.path)
         return found
+
+    def acknowledge(self, sequence: int) -> None:
+        """Of a member of a group: this share is done up to `sequence`. Its gateway is told soon, at the latest by
+        `close`."""
+        if isinstance(self._failure, AssignmentChanged):
+            raise self._failure
+        if not self._is_closed:
+            self._done.put(sequence)
 
     def disarm(self) -> None:
         """Nothing to undo: the descriptor is readable whenever something came."""
@@ -182,8 +207,16 @@ class RemoteRing:
 
     @property
     def lag(self) -> int:
-        """How many items were written after the one read last, as far as the gateway has told."""
-        return max(self._state.head - self._cursor, 0)
+        """How many items were written after the one read last, as far as the gateway has told; of a group's member,
+        how many of its share."""
+        head, member = max(self._state.head, self._cursor), self._ticket.member
+        if member is None:
+            return head - self._cursor
+        return (head - member.index) // member.count - (self._cursor - member.index) // member.count
+
+    @property
+    def _is_member(self) -> bool:
+        return self._ticket.member is not None
 
     @property
     def failure(self) -> HubError | None:
@@ -198,7 +231,9 @@ class RemoteRing:
         return not self.is_writer_alive() and not self.has_unread()
 
     def has_unread(self) -> bool:
-        return bool(self._rows or self._queue) or self._state.head > self._cursor
+        if self._rows or self._queue:
+            return True
+        return self._state.has_more if self._is_member else self._state.head > self._cursor
 
     def is_replaced(self) -> bool:
         """Whether a ring of another shape has taken its name."""
@@ -214,6 +249,7 @@ class RemoteRing:
         """Values that were handed out stay valid."""
         if self._is_closed or os.getpid() != self._opened_in:
             return
+        self._done.close(STOP_SECONDS if self._failure is None else 0.0)
         self._is_closed = True
         with self._changed:
             self._queue.clear()
@@ -252,7 +288,8 @@ class RemoteRing:
         self._notify()
 
     def _is_over(self) -> bool:
-        return self._is_closed or self._has_ended or self._failure is not None
+        has_ended = self._has_ended and not self._is_member
+        return self._is_closed or has_ended or self._failure is not None
 
     def _watch(self) -> None:
         """Cancel a stream that is silent though there is room for what it may say; give up one that stays broken."""
@@ -289,6 +326,10 @@ class RemoteRing:
         except StopIteration:
             return "it ended the stream"
         except (ArrowException, OSError) as error:
+            told = error_from(getattr(error, "extra_info", None) or b"")
+            if isinstance(told, AssignmentChanged):
+                self._failure = told
+                return None
             return str(error).partition(". gRPC client debug context")[0][:300]
         except HubError as error:
             self._failure = error
@@ -319,6 +360,8 @@ class RemoteRing:
         if self._info is not None:
             start = Position(self._info.block_id, self._state.epoch, self._received)
             ticket = with_start(msgspec.structs.replace(ticket, positions={}), start)
+            if self._is_member:
+                ticket = msgspec.structs.replace(ticket, done=self._done.done, after=self._received)
         try:
             stream = self._gateways.call(
                 ticket.channel, self.host, self.path, lambda call: open_stream(call, ticket, seconds=None)
@@ -333,6 +376,7 @@ class RemoteRing:
             with self._changed:
                 self._changed.wait_for(self._is_over, PAUSE_SECONDS)
             return error.why
+        self._done.was_told(ticket.done)
         with self._changed:
             self._stream, self._state, self._broken_since = stream, info.state, None
             self._heard_at = time.monotonic()
@@ -342,6 +386,29 @@ class RemoteRing:
                 self._producers = tuple(info.state.producers)
             self._changed.notify_all()
         return None
+
+    # --- inside: a member of a group
+
+    def _tell_done(self, sequence: int) -> None:
+        ticket = msgspec.structs.replace(self._ticket, done=sequence, after=0, positions={})
+
+        def tell(call: GatewayCall) -> None:
+            from pyarrow import flight
+
+            list(call.client.do_action(flight.Action(ACKNOWLEDGE, ticket.to_bytes()), call.options(CALL_SECONDS)))
+
+        self._gateways.call(ticket.channel, self.host, self.path, tell)
+
+    def _cannot_tell(self, error: HubError) -> bool:
+        """Take note why the gateway was not told; return whether it never will be."""
+        if not isinstance(error, AssignmentChanged):
+            return False
+        with self._changed:
+            self._failure = self._failure or error
+            self._changed.notify_all()
+        self._cancel()
+        self._notify()
+        return True
 
     def _notify(self) -> None:
         wake = self._wake

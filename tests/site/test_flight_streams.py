@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from messagehub import DataLost, Gap, MessageHub
-from messagehub.shm.errors import BlockOnOtherHost
 from tests.integration.harness import PATIENCE_SECONDS, eventually
 from tests.site.hosts import Site, gateway_pid, on, process_on, producing
 
@@ -194,16 +193,6 @@ def test_a_producer_that_is_killed_leaves_what_it_wrote(hosts: Site) -> None:
             with process_on(hosts["alpha"]) as next_one:
                 next_one.do('p = hub.producer("s.dead", capacity=64)\np.write(b"next")')
                 assert values(consumer, 1) == [b"next"]
-
-
-def test_groups_are_refused_with_the_reason(hosts: Site) -> None:
-    with process_on(hosts["alpha"]) as there, on(hosts["beta"]) as here:
-        there.do('p = hub.producer("s.group", capacity=4)')
-        producing(here, "s.group", "alpha")
-        with pytest.raises(
-            BlockOnOtherHost, match=r"'alpha', this is 'beta'.*a group .* does not reach other hosts yet"
-        ):
-            here.consumer("s.group", group="g")
 
 
 def test_reading_in_an_event_loop_is_the_same(hosts: Site) -> None:

@@ -3,14 +3,18 @@
 Rule 1: the ring is read as any consumer of this host reads it, and no faster than the peer takes it: a blocking
 producer waits for a lossless reader elsewhere too.
 Rule 2: every IDLE_SECONDS at least something is sent, so that a peer that left is noticed, and lets go of the ring.
+Rule 3: a member of a group is one here, in the group's files, as long as its stream lasts. What it has not acknowledged
+then is another's. Its stream goes on after the ring's end: until the group is done, nobody may clean the ring.
 """
 
 import struct
+import threading
 from collections.abc import Iterator
 
 import msgspec
 import pyarrow as pa
 
+from messagehub.cluster.gateway.group_members import GroupMembers
 from messagehub.flight.messages import (
     ALIGNMENT,
     IDLE_SECONDS,
@@ -39,12 +43,15 @@ Message = tuple[pa.RecordBatch, pa.Buffer]
 
 
 class RingStream:
-    def __init__(self, path: str, ticket: FlightTicket) -> None:
+    def __init__(self, path: str, ticket: FlightTicket, members: GroupMembers) -> None:
         """Attach to the ring; raise NothingThere if it is not one of the ticket's channel."""
         header, state = peek(path)
         if header.channel != ticket.channel:
             raise NothingThere(path)
         self._ticket = ticket
+        member = ticket.member
+        if member is not None:
+            members.make_room(path, ticket)
         self._reader = reader = open_reader(
             path,
             start=start_of(ticket, Position(header.block_id, state["epoch"], state["head"])),
@@ -52,7 +59,15 @@ class RingStream:
             wait_for_writer=True,
             verify=ticket.verify,
             consumer_id=ticket.consumer_id,
+            group=member.group if member is not None else None,
+            assignment=member.share() if member is not None else None,
         )
+        self._acknowledging = threading.Lock()
+        self._left = threading.Event()
+        if member is not None:
+            self.acknowledge(ticket.done)
+            reader.skip_to(ticket.after)
+            members.add(path, ticket, self)
         self._producers: Producers = ((0, reader.header.producer_id),)
         info = RingInfo(
             block_id=reader.header.block_id,
@@ -73,13 +88,28 @@ class RingStream:
                 item = reader.latest()
                 yield self._message([] if item is None else [item], has_ended=True)
                 return
-            while True:
+            while not self._left.is_set():
                 try:
                     found = reader.read(IDLE_SECONDS)
                 except StreamEnded:
                     yield self._message([], has_ended=True)
-                    return
+                    if self._ticket.member is None:
+                        return
+                    self._left.wait(IDLE_SECONDS)
+                    continue
                 yield self._message([] if found is None else self._more(found))
+
+    def acknowledge(self, sequence: int) -> None:
+        """Of a member: note that its share is done up to this item. Any thread may call this."""
+        with self._acknowledging:
+            if sequence and not self._left.is_set():
+                self._reader.acknowledge(sequence)
+
+    def leave(self) -> None:
+        """Of a member: give up its share, and end the stream. Any thread may call this."""
+        with self._acknowledging:
+            self._left.set()
+            self._reader.leave_group()
 
     def _more(self, first: Item | Gap) -> list[Item | Gap]:
         """Return what can be had at once, up to a message."""
@@ -120,6 +150,7 @@ class RingStream:
             is_replaced=reader.is_replaced(),
             has_ended=has_ended,
             producers=list(self._producers),
+            has_more=self._ticket.member is not None and reader.has_unread(),
         )
 
     def close(self) -> None:

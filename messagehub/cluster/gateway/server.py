@@ -3,7 +3,8 @@
     ListFlights      the channels of this host that the caller may look at
     GetFlightInfo    one channel: its schema, and a ticket for its table and for each of its rings
     DoGet            a ticket: batches of a table or of a ring, or a ring as consumers elsewhere read it
-    DoAction         `manifests`: the generations of a channel's table
+    DoAction         `manifests`: the generations of a channel's table; of groups of consumers: `group_rings`, and
+                     `acknowledge` of a member that reads a ring
 
 Only the directory of this host is read: the gateway needs no broker, and never gives what another host has.
 """
@@ -15,19 +16,30 @@ from contextlib import suppress
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
+import msgspec
 import pyarrow as pa
 from pyarrow import flight
 
 from messagehub.cluster.gateway.callers import MIDDLEWARE, GatewayCaller, as_flight_error
+from messagehub.cluster.gateway.group_members import GroupMembers
 from messagehub.cluster.gateway.ring_streams import RingStream
 from messagehub.errors import ChannelNotFound, Forbidden, HubError, MalformedRequest
-from messagehub.flight.messages import IDLE_SECONDS, MANIFESTS, FlightTicket, start_of
+from messagehub.flight.messages import (
+    ACKNOWLEDGE,
+    GROUP_RINGS,
+    IDLE_SECONDS,
+    MANIFESTS,
+    FlightTicket,
+    GroupQuery,
+    GroupRing,
+    start_of,
+)
 from messagehub.shm.channel_directory.directory import Directory
 from messagehub.shm.channel_directory.entries import block_path
 from messagehub.shm.errors import DataBlockError, NothingThere, StreamEnded, TableMissing
 from messagehub.shm.rings.read_results import Item, Position
 from messagehub.shm.rings.reader import RingReader
-from messagehub.shm.rings.ring import open_reader, peek, ring_paths
+from messagehub.shm.rings.ring import left_by_group, open_reader, peek, ring_paths
 from messagehub.shm.tables import manifests
 from messagehub.shm.tables.table_blocks import read_block
 from messagehub.shm.tables.tables import TableStore
@@ -73,6 +85,7 @@ class GatewayServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow h
         """`options` are those of FlightServerBase: certificates and middleware."""
         super().__init__(location, **options)
         self._directory = directory
+        self._members = GroupMembers()
 
     # -- Flight's methods ----------------------------------------------------------------------------------
 
@@ -102,21 +115,37 @@ class GatewayServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow h
         if asked.kind == "ring":
             if asked.block is None:
                 raise MalformedRequest("a ring is named by `block`")
-            stream = RingStream(self._ring_path(asked.block), asked)
+            stream = RingStream(self._ring_path(asked.block), asked, self._members)
             return flight.GeneratorStream(stream.schema, _told_while_sent(stream.messages(), caller))
         if asked.kind == "items" or (asked.kind == "auto" and not self._tables(channel).generations()):
             return self._items(channel, asked, caller)
         return flight.RecordBatchStream(self._table(channel, asked))
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:  # noqa: ARG002  Flight's signature
-        return [(MANIFESTS, 'the manifests of a channel\'s table, oldest first; the body is {"channel": NAME}')]
+        return [
+            (MANIFESTS, 'the manifests of a channel\'s table, oldest first; the body is {"channel": NAME}'),
+            (GROUP_RINGS, 'the rings that a group may read; the body is {"channel": NAME, "group": NAME}'),
+            (ACKNOWLEDGE, "how far a member of a group is done; the body is the ticket of its stream, with `done`"),
+        ]
 
     @_told
     def do_action(self, context: Any, action: Any) -> list[Any]:
+        body, caller = action.body.to_pybytes(), _caller(context)
+        if action.type == ACKNOWLEDGE:
+            asked = FlightTicket.of(body)
+            caller.check(_channel(asked.channel))
+            if asked.block is None or asked.member is None:
+                raise MalformedRequest("a member of a group names its ring by `block`, and itself by `member`")
+            self._members.acknowledge(self._ring_path(asked.block), asked)
+            return []
+        if action.type == GROUP_RINGS:
+            query = GroupQuery.of(body)
+            caller.check(_channel(query.channel))
+            return [flight.Result(pa.py_buffer(msgspec.json.encode(ring))) for ring in self._group_rings(query)]
         if action.type != MANIFESTS:
             raise MalformedRequest(f"there is no action {action.type!r:.100}")
-        channel = _channel(FlightTicket.of(action.body.to_pybytes()).channel)
-        _caller(context).check(channel)
+        channel = _channel(FlightTicket.of(body).channel)
+        caller.check(channel)
         path = self._tables(channel).path
         found = [manifests.load(path, generation) for generation in manifests.generations(path)]
         return [flight.Result(pa.py_buffer(one.to_json())) for one in found if one is not None]
@@ -147,6 +176,19 @@ class GatewayServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow h
                 if peek(path)[0].channel == channel:
                     found.append(path)
         return found
+
+    def _group_rings(self, query: GroupQuery) -> Iterator[GroupRing]:
+        for path in self._rings(query.channel):
+            block = "/" + self._directory.relative(path)
+            left_out = [share.share() for name, share in query.left_out if name == block]
+            with suppress(DataBlockError):  # it ended meanwhile, or is damaged, which `messagehub doctor` reports
+                header, state = peek(path)
+                yield GroupRing(
+                    block=block,
+                    position=(header.block_id, state["epoch"], state["head"]),
+                    is_alive=state["has_writer"],
+                    left=left_by_group(path, query.channel, query.group, left_out),
+                )
 
     def _info(self, channel: str) -> Any:
         endpoints, schema, rows, size = [], None, -1, -1

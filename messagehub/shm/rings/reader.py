@@ -253,6 +253,16 @@ class RingReader:
             if self._words[WRITER_TICKET]:
                 self._writer_wake_up.wake()
 
+    def skip_to(self, sequence: int) -> None:
+        """Go on after this item, if that is further on. Of a group: what is passed over is not acknowledged."""
+        if sequence > self._core.cursor:
+            self._core.advance(sequence)
+
+    def leave_group(self) -> None:
+        """Give the place in the group to whoever takes it now. Any thread may call this; read no more afterwards."""
+        if self._member is not None:
+            self._member.close()
+
     def __iter__(self) -> Iterator[Item | Gap]:
         while True:
             try:
