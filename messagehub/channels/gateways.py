@@ -9,6 +9,7 @@ from messagehub.discovery.registry_client import RegistryClient
 from messagehub.errors import HubError
 from messagehub.shm.identity import host as this_host
 from registry import commands, replies
+from registry.records import SiteHost
 
 if TYPE_CHECKING:
     from messagehub.flight.client import Gateways
@@ -37,14 +38,14 @@ class GatewayAccess:
                 self._made = Gateways(self._ask)
             return self._made
 
-    def other_hosts(self, timeout: float) -> list[str]:
-        """Return the hosts that have a gateway, but for this one; none where the hub does not say."""
+    def other_hosts(self, timeout: float) -> list[SiteHost]:
+        """Return the hosts of the site but for this one; none where the hub does not say."""
         try:
             found = self._registry.reply(commands.ListHosts(), replies.HostList, timeout)
         except HubError as error:
             log.debug("the hub does not tell who the hosts of its site are: %s", error)
             return []
-        return [each.host for each in found.hosts if each.gateway and each.host != this_host()]
+        return [each for each in found.hosts if each.host != this_host()]
 
     def close(self) -> None:
         made, self._made = self._made, None

@@ -21,7 +21,7 @@ from messagehub.client.heartbeats import Heartbeats
 from messagehub.client.identity import ClientIdentity
 from messagehub.client.registration import Registration
 from messagehub.discovery.registry_client import RegistryClient
-from messagehub.errors import BrokerRequired, ConfigurationError, ProducerAlreadyRegistered
+from messagehub.errors import BrokerRequired, ProducerAlreadyRegistered
 from messagehub.runtime.background import BackgroundThreads
 from messagehub.runtime.spark_task import SparkTask, close_with_task, current_task, noted
 from messagehub.shm.layout import ChecksumUse, FullRing
@@ -167,8 +167,6 @@ class ChannelMembers:
         """
         self._connection.check_open()
         begin = checked_start(start)
-        if on_unreachable not in ("skip", "raise"):
-            raise ConfigurationError(f"on_unreachable is 'skip' or 'raise', not {on_unreachable!r:.100}")
         if group is not None:
             names.check_role("group", group)
         expected = None if expected_schema is None else hash_of(expected_schema)

@@ -36,6 +36,8 @@ class HostEntry(msgspec.Struct, kw_only=True, frozen=True):
     """Where it sends what is published to topics there."""
     gateway: str = ""
     """Where its Arrow Flight gateway serves; empty while it has none."""
+    runs_gateway: bool | None = None
+    """Whether it runs a gateway, or starts one; None of an earlier version."""
     gateway_secret: str = ""
     """What tokens for that gateway are signed with."""
     gateway_certificate: str = ""

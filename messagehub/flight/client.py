@@ -13,7 +13,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from messagehub.errors import Forbidden, GatewayUnavailable, HubError, Unauthorized, UnknownType, is_unable
-from messagehub.flight.messages import GROUP_RINGS, MANIFESTS, FlightTicket, GroupQuery, GroupRing, error_from
+from messagehub.flight.messages import (
+    GROUP_RINGS,
+    MANIFESTS,
+    PID_HEADER,
+    FlightTicket,
+    GroupQuery,
+    GroupRing,
+    error_from,
+)
 from messagehub.shm.errors import BlockOnOtherHost, PayloadDamaged
 from messagehub.shm.identity import host as this_host
 from messagehub.shm.tables.manifests import Manifest
@@ -46,7 +54,7 @@ class GatewayCall(NamedTuple):
     def options(self, seconds: float | None) -> "flight.FlightCallOptions":
         from pyarrow import flight
 
-        headers = [(b"authorization", f"Bearer {self.token}".encode())]
+        headers = [(b"authorization", f"Bearer {self.token}".encode()), (PID_HEADER, str(os.getpid()).encode())]
         return flight.FlightCallOptions(timeout=seconds, headers=headers)
 
 
@@ -118,7 +126,8 @@ class Gateways:
         try:
             return use(self._call(channel, host))
         except (GatewayUnavailable, UnknownType) as error:
-            raise BlockOnOtherHost(name, host, this_host(), error.message) from error
+            state = str(error.details.get("state", ""))
+            raise BlockOnOtherHost(name, host, this_host(), error.message, state=state) from error
         except (ArrowException, OSError) as error:
             self.forget(channel, host)
             told = error_from(getattr(error, "extra_info", None) or b"")

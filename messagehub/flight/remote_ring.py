@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 QUEUED_BYTES = 4 << 20
 SILENT_SECONDS = 5 * IDLE_SECONDS
 RECONNECT_SECONDS = 10.0
+STARTING_SECONDS = 60.0
+"""So long a gateway is waited for of which its hub says that it starts."""
 OPEN_SECONDS = CALL_SECONDS
 PAUSE_SECONDS = 0.2
 STOP_SECONDS = 1.0
@@ -82,7 +84,8 @@ class RemoteRing:
         self._is_closed = self._has_ended = False
         self._done = Acknowledgements(self._tell_done, on_refusal=self._cannot_tell)
         self._failure: HubError | None = None
-        self._why = ""
+        self._why: BlockOnOtherHost | str = ""
+        self._away: tuple[int, float] | None = None  # the last item before the stream broke off, and for how long
         self._wake = Descriptor.eventfd()
         self._stream: flight.FlightStreamReader | None = None
         self._info: RingInfo | None = None
@@ -127,8 +130,8 @@ class RemoteRing:
             return None
         row = self._rows.popleft()
         if row[1]:
-            self._cursor = row[1]
-            return Gap(row[0], row[1])
+            before, self._cursor = self._cursor, row[1]
+            return Gap(row[0], row[1], self._why_lost(before))
         self._cursor = row[0]
         return self._item(row, self._payload, self._producers)
 
@@ -261,6 +264,13 @@ class RemoteRing:
 
     # --- inside: the reader
 
+    def _why_lost(self, last: int) -> str:
+        """Return what was lost by, if not by reading slowly: `last` is the item before the gap."""
+        away = self._away
+        if away is None or away[0] != last or self._is_member:
+            return ""
+        return f"the gateway of host {self.host!r} was away for {away[1]:.1f} s, and no producer waits meanwhile"
+
     def _next_message(self) -> bool:
         with self._changed:
             if not self._queue:
@@ -300,9 +310,8 @@ class RemoteRing:
                     return
                 now = time.monotonic()
                 since = self._broken_since
-                if since is not None and now - since > RECONNECT_SECONDS:
-                    said = f"the stream of its gateway broke off, and could not be opened again: {self._why}"
-                    self._failure = BlockOnOtherHost(self.path, self.host, this_host(), said)
+                if since is not None and now - since > self._patience():
+                    self._failure = self._given_up()
                 is_silent = since is None and now - self._heard_at > SILENT_SECONDS and not self._is_full()
             if self._failure is not None:
                 self._notify()
@@ -310,12 +319,21 @@ class RemoteRing:
                 self._heard_at = time.monotonic()
                 self._cancel()
 
+    def _patience(self) -> float:
+        is_starting = isinstance(self._why, BlockOnOtherHost) and self._why.state == "starting"
+        return STARTING_SECONDS if is_starting else RECONNECT_SECONDS
+
+    def _given_up(self) -> BlockOnOtherHost:
+        why, state = (self._why, "") if isinstance(self._why, str) else (self._why.why, self._why.state)
+        said = f"the stream of its gateway broke off, and could not be opened again: {why}"
+        return BlockOnOtherHost(self.path, self.host, this_host(), said, state=state)
+
     def _cancel(self) -> None:
         stream = self._stream
         if stream is not None:
             stream.cancel()
 
-    def _receive_until_it_breaks(self) -> str | None:
+    def _receive_until_it_breaks(self) -> BlockOnOtherHost | str | None:
         """Return why the stream broke off; None where it ended, was refused, or this is closed."""
         from pyarrow import ArrowException
 
@@ -354,7 +372,7 @@ class RemoteRing:
     def _is_full(self) -> bool:
         return self._queued_bytes > QUEUED_BYTES
 
-    def _open_again(self) -> str | None:
+    def _open_again(self) -> BlockOnOtherHost | str | None:
         """Open the stream, at first or where it broke off; return why that is not possible now."""
         ticket = self._ticket
         if self._info is not None:
@@ -375,9 +393,11 @@ class RemoteRing:
                 return None
             with self._changed:
                 self._changed.wait_for(self._is_over, PAUSE_SECONDS)
-            return error.why
+            return error
         self._done.was_told(ticket.done)
         with self._changed:
+            if self._info is not None and self._broken_since is not None:
+                self._away = self._received, time.monotonic() - self._broken_since
             self._stream, self._state, self._broken_since = stream, info.state, None
             self._heard_at = time.monotonic()
             if self._info is None:

@@ -217,3 +217,22 @@ def test_a_reader_that_waits_is_not_told_of_a_ring_that_is_about_to_be_made(host
         finally:
             making.join()
         assert found == b"x"
+
+
+def test_a_reader_elsewhere_is_shown_on_the_producers_host_as_what_it_is(hosts: Site) -> None:
+    with process_on(hosts["alpha"]) as there, on(hosts["beta"]) as here:
+        there.do('p = hub.producer("s.shown", capacity=4, when_full="block")\np.write(b"0")')
+        with here.consumer("s.shown", start="oldest", consumer_id="plotter") as consumer:
+            assert consumer.read(timeout=PATIENCE_SECONDS) == b"0"
+            there.do(f"""
+                from messagehub.channels.flow import FlowSampler
+                from messagehub.channels.inventory import rings
+                from messagehub.shm.channel_directory.location import directory_of
+                directory = directory_of(hub.settings)
+                [ring] = FlowSampler(directory).sample(focus="s.shown").rings["s.shown"]
+                [reader] = ring.readers
+                assert (reader.consumer_id, reader.pid, reader.host) == ("plotter", {os.getpid()}, "beta"), reader
+                [block] = rings(directory, "s.shown")
+                [holder] = block.holders
+                assert "process {os.getpid()} on host 'beta'" in str(holder), str(holder)
+            """)

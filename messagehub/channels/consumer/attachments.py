@@ -286,7 +286,7 @@ class Attachments:
             self.schema = ring.schema
             self._left.pop(ring.path, None)
             self.has_met_any = self.is_listed = True
-        if self._elsewhere.has_others:
+        if self._elsewhere.has_met:
             self.has_met_any = self.is_listed = self._has_seen_end = True
 
     def _awaited(self, paths: Iterable[str]) -> int:

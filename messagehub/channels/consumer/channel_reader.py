@@ -165,21 +165,23 @@ class ChannelReader:
     def _count(self, lost: Gap) -> None:
         self.missed += lost.last - lost.first + 1
         channel = self._options.channel
+        happened = f" {lost.why}." if lost.why else ""
         if self._options.on_lag == "raise":
             raise DataLost(
-                f"channel {channel!r}: items {lost.first} to {lost.last} were overwritten unread",
+                f"channel {channel!r}: items {lost.first} to {lost.last} were overwritten unread.{happened}",
                 first=lost.first,
                 last=lost.last,
             )
         if self._options.on_lag == "skip" and not self._has_told_of_loss:
             self._has_told_of_loss = True
+            advice = happened or " Give the producer more capacity or when_full='block', or read faster."
             log.warning(
-                "channel %r: items %d to %d were overwritten before they were read. Reading goes on, and `missed`"
-                " counts what is lost. Give the producer more capacity or when_full='block', or read faster;"
-                " on_lag='raise' or 'gap' tells of every loss",
+                "channel %r: items %d to %d were overwritten before they were read.%s Reading goes on, and `missed`"
+                " counts what is lost; on_lag='raise' or 'gap' tells of every loss",
                 channel,
                 lost.first,
                 lost.last,
+                advice,
             )
 
     # -- waiting -------------------------------------------------------------------------------------------

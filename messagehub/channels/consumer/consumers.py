@@ -103,7 +103,9 @@ class Consumer(ClosedWhenForgotten):
         self._enrolment.made()
         self._opened_in = os.getpid()
         if not self._reader.has_met_any():
-            log.warning("nobody produces channel %r yet on this host; its consumer waits", channel)
+            log.warning(
+                "nobody produces channel %r yet %s; its consumer waits", channel, elsewhere.where_nobody_produces()
+            )
 
     # -- reading -------------------------------------------------------------------------------------------
 

@@ -47,6 +47,7 @@ log = logging.getLogger("messagehub")
 APPEAR_SECONDS = 2.0
 AGAIN_SECONDS = 0.05
 END_SECONDS = 0.5
+ASK_SECONDS = 1.0
 
 
 def share_of(assignment: replies.Assignment, shm_name: str) -> replies.Share:
@@ -82,11 +83,11 @@ class Elsewhere:
         self._is_dealt_anew = False  # and nobody has looked since
         self._superseded: AssignmentChanged | MemberTaken | None = None
         self._spent: dict[str, RemoteRing] = {}  # of a group: read to the end, and kept there until the group is done
-        self._has_others = False
+        self._has_met = False
 
     # -- where waiting is allowed --------------------------------------------------------------------------
 
-    def prepare(self, found: Discovery | None) -> None:
+    def prepare(self, found: Discovery | None, *, is_made: bool) -> None:
         """Open what is new on other hosts; raise why it cannot be read. None: nobody produces the channel."""
         places = places_of(found, self._directory) if found is not None else Places(is_here=True)
         self._here = places.here or self._here
@@ -105,7 +106,7 @@ class Elsewhere:
                 missed.append(error)
         missed += self._open_rings(places)
         is_served = (found is not None and places.is_here) or bool(self._held or self._opened)
-        self.missing.note(missed, is_served=is_served)
+        self.missing.note(missed, is_served=is_served, is_made=is_made)
 
     def is_left_to_group(self) -> bool:
         """Whether rings on other hosts hold what this member's group has not done, though nobody produces."""
@@ -144,7 +145,8 @@ class Elsewhere:
             if dealt is None:
                 return []  # it is not registered yet, and has no share of anything
             wanted = {f"{ring.host}:{ring.shm_name}": ring for ring in self._group.left()} | told
-            wanted = self._shares_among(wanted, dealt)
+            wanted = {path: ring for path, ring in wanted.items() if share_of(dealt, ring.shm_name).count}
+            self._has_met |= bool(told)
         with self._changing:
             again = [ring for path, ring in self._spent.items() if path in told and path not in self._ended]
             for ring in again:
@@ -165,12 +167,6 @@ class Elsewhere:
         except (AssignmentChanged, MemberTaken) as error:
             self._superseded = error  # whoever has the turn asks for the share that holds now
         return [*missed.values()]
-
-    def _shares_among(self, rings: dict[str, RingElsewhere], dealt: replies.Assignment) -> dict[str, RingElsewhere]:
-        """Return the rings of which this member has a share, and note whether there are others."""
-        own = {path: ring for path, ring in rings.items() if share_of(dealt, ring.shm_name).count}
-        self._has_others |= len(own) < len(rings)
-        return own
 
     def _open_soon(self, path: str, at: RingElsewhere, dealt: replies.Assignment | None) -> None:
         """Open a ring that may not be there yet: a producer is registered a moment before it makes its ring."""
@@ -238,6 +234,18 @@ class Elsewhere:
             return path in self._group.noted
         return self._there_before is not None and path in self._there_before
 
+    def where_nobody_produces(self) -> str:
+        """Return, for a message, where it is that nobody produces the channel."""
+        if not self._gateways.is_in_site:
+            return "on this host"
+        lost = [each.host for each in self._gateways.other_hosts(ASK_SECONDS) if each.health == "lost"]
+        if not lost:
+            return "on any host of the site"
+        return (
+            f"on the hosts of the site that are there ({', '.join(map(repr, lost))} {'is' if len(lost) == 1 else 'are'}"
+            " lost: what is in memory there is read when its hub is back)"
+        )
+
     # -- with the turn -------------------------------------------------------------------------------------
 
     def is_here(self, host: str | None) -> bool:
@@ -275,9 +283,9 @@ class Elsewhere:
         return self._group.awaited()
 
     @property
-    def has_others(self) -> bool:
-        """Whether other members of the group read rings of other hosts."""
-        return self._has_others
+    def has_met(self) -> bool:
+        """Of a group: whether another host produced the channel while this member was there, whoever has read it."""
+        return self._has_met
 
     def take(self, readable: Set[str]) -> list["RemoteRing"]:
         """Return the rings that were opened since; raise UnexpectedSchema for one that cannot be read, and

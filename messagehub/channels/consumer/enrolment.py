@@ -27,11 +27,14 @@ from messagehub.discovery import Discovery, Source
 from messagehub.errors import BrokerRequired, ChannelNotFound, HubError, is_unable
 from messagehub.shm.channel_directory.directory import Directory
 from messagehub.shm.channel_directory.entries import block_path
+from messagehub.shm.errors import BlockOnOtherHost
 from registry import replies
 
 log = logging.getLogger("messagehub")
 
 ASK_SECONDS = 1.0  # so long the broker may take to say where a channel is, and what of it can be read
+GATEWAY_SECONDS = 3.0
+AGAIN_SECONDS = 0.1
 
 
 class Undecided(Exception):
@@ -188,11 +191,22 @@ class Enrolment:
             found = self._registry.discover(self._seconds(ASK_SECONDS))
             if found is not None:
                 self._check_schema(found)
-            self._elsewhere.prepare(found)
+            self._prepare(found)
         except BaseException:
             self._is_unsure = True  # and asked again, so that the next read says the same
             raise
         return found
+
+    def _prepare(self, found: Discovery | None) -> None:
+        """Open what is on other hosts. While the consumer is made, wait a moment for a gateway that is started again."""
+        until = time.monotonic() + min(GATEWAY_SECONDS, self._seconds(0.0) / 2)
+        while True:
+            try:
+                return self._elsewhere.prepare(found, is_made=self._made_by is None)
+            except BlockOnOtherHost as error:
+                if error.state not in ("", "starting") or time.monotonic() >= until or not self._registry.is_in_site():
+                    raise
+            time.sleep(AGAIN_SECONDS)
 
     def _take_place(self, found: Discovery | None) -> None:
         if found is None:

@@ -65,7 +65,7 @@ class GroupElsewhere:
         known = {*told, *(host for host, rings in self._rings.items() if rings)}
         hosts = [
             host
-            for host in dict.fromkeys([*self._gateways.other_hosts(ASK_SECONDS), *known])
+            for host in dict.fromkeys([*self._hosts(), *known])
             if host in known or self._silent.get(host, 0.0) <= now
         ]
         query = self._query()
@@ -98,6 +98,9 @@ class GroupElsewhere:
             return 1
         unknown = sum(1 for host in self._silent if self._rings.get(host))
         return unknown + sum(ring.left + ring.is_alive for rings in self._rings.values() for ring in rings.values())
+
+    def _hosts(self) -> list[str]:
+        return [each.host for each in self._gateways.other_hosts(ASK_SECONDS) if each.gateway]
 
     def _query(self) -> "GroupQuery":
         from messagehub.flight.messages import GroupQuery, GroupShare

@@ -32,6 +32,7 @@ from messagehub.shm.errors import NothingThere, StreamEnded
 from messagehub.shm.layout import FLAT
 from messagehub.shm.payloads import codec_for
 from messagehub.shm.rings.read_results import Gap, Item, Position, Producers
+from messagehub.shm.rings.reader_files import ReadsFor
 from messagehub.shm.rings.ring import open_reader, peek
 
 COLUMNS = pa.schema(
@@ -43,7 +44,7 @@ Message = tuple[pa.RecordBatch, pa.Buffer]
 
 
 class RingStream:
-    def __init__(self, path: str, ticket: FlightTicket, members: GroupMembers) -> None:
+    def __init__(self, path: str, ticket: FlightTicket, members: GroupMembers, read_for: ReadsFor | None) -> None:
         """Attach to the ring; raise NothingThere if it is not one of the ticket's channel."""
         header, state = peek(path)
         if header.channel != ticket.channel:
@@ -59,6 +60,7 @@ class RingStream:
             wait_for_writer=True,
             verify=ticket.verify,
             consumer_id=ticket.consumer_id,
+            read_for=read_for,
             group=member.group if member is not None else None,
             assignment=member.share() if member is not None else None,
         )

@@ -115,7 +115,7 @@ class GatewayServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow h
         if asked.kind == "ring":
             if asked.block is None:
                 raise MalformedRequest("a ring is named by `block`")
-            stream = RingStream(self._ring_path(asked.block), asked, self._members)
+            stream = RingStream(self._ring_path(asked.block), asked, self._members, caller.read_for)
             return flight.GeneratorStream(stream.schema, _told_while_sent(stream.messages(), caller))
         if asked.kind == "items" or (asked.kind == "auto" and not self._tables(channel).generations()):
             return self._items(channel, asked, caller)
