@@ -40,7 +40,7 @@ IDLE_SECONDS = 1.0
 
 
 @decodable
-class GroupShare(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+class MemberTicket(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """What a member of a group reads of a ring, as it was dealt."""
 
     group: str
@@ -78,7 +78,7 @@ class FlightTicket(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True
     newest: bool = False
     """Of a ring: only its newest item."""
     consumer_id: str = ""
-    member: GroupShare | None = None
+    member: MemberTicket | None = None
     """Of a ring: read it as this member of a group. `start` counts only for a group that has never read the ring."""
     done: int = 0
     """Of a member: all of its share up to this item is done."""
@@ -120,7 +120,7 @@ class GroupQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
 
     channel: str
     group: str
-    left_out: list[tuple[str, GroupShare]] = []
+    left_out: list[tuple[str, MemberTicket]] = []
     """Shares of rings, by name, that do not count as left: nobody reads those members now."""
 
     def to_bytes(self) -> bytes:

@@ -11,30 +11,27 @@ ring stays there until the group is done. A stream that is opened again goes on 
 """
 
 import os
-import struct
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from messagehub.errors import HubError
-from messagehub.flight.acknowledgements import Acknowledgements
 from messagehub.flight.client import CALL_SECONDS, GatewayCall, Gateways, open_stream
 from messagehub.flight.messages import (
     ACKNOWLEDGE,
     IDLE_SECONDS,
-    ITEM,
-    RING_KEY,
     FlightTicket,
-    RemoteRingState,
     RingInfo,
     error_from,
     with_start,
 )
+from messagehub.flight.remote_acknowledgements import RemoteAcknowledgements
+from messagehub.flight.ring_messages import RingMessage, ring_info, ring_message
 from messagehub.runtime.supervision import Supervisor
-from messagehub.shm.errors import AssignmentChanged, BlockOnOtherHost, HandleClosed, PayloadDamaged, StreamEnded
+from messagehub.shm.errors import AssignmentChanged, BlockOnOtherHost, HandleClosed, StreamEnded
 from messagehub.shm.identity import host as this_host
 from messagehub.shm.layout import PayloadFormat
 from messagehub.shm.locks import Descriptor
@@ -52,17 +49,6 @@ STARTING_SECONDS = 60.0
 OPEN_SECONDS = CALL_SECONDS
 PAUSE_SECONDS = 0.2
 STOP_SECONDS = 1.0
-ALIGNED_BYTES = 16
-"""What the widest numbers of NumPy and Arrow need, to be read in place."""
-
-
-class _Message(NamedTuple):
-    """Items as they came, until somebody reads them."""
-
-    rows: list[tuple[int, ...]]  # as `ITEM` has them
-    payload: Any
-    state: RemoteRingState
-    size_bytes: int
 
 
 class RemoteRing:
@@ -77,12 +63,12 @@ class RemoteRing:
         self._ticket = ticket
         self._opened_in = os.getpid()
         self._changed = threading.Condition()
-        self._queue: deque[_Message] = deque()
+        self._queue: deque[RingMessage] = deque()
         self._queued_bytes = 0
         self._rows: deque[tuple[int, ...]] = deque()
         self._payload: Any = None
         self._is_closed = self._has_ended = False
-        self._done = Acknowledgements(self._tell_done, on_refusal=self._cannot_tell)
+        self._done = RemoteAcknowledgements(self._tell_done, on_refusal=self._cannot_tell)
         self._failure: HubError | None = None
         self._why: BlockOnOtherHost | str = ""
         self._away: tuple[int, float] | None = None  # the last item before the stream broke off, and for how long
@@ -175,10 +161,10 @@ class RemoteRing:
         """Ask the gateway for the newest item, wherever this reader stands; None if there is none (yet)."""
         ticket = msgspec.structs.replace(self._ticket, newest=True, start="latest", positions={})
 
-        def ask(call: GatewayCall) -> _Message:
+        def ask(call: GatewayCall) -> RingMessage:
             stream = open_stream(call, ticket, seconds=CALL_SECONDS)
             found = stream.read_chunk()
-            return _message(found, self.path)
+            return ring_message(found, self.path)
 
         if self._is_closed:
             raise HandleClosed("reader")
@@ -340,7 +326,7 @@ class RemoteRing:
         assert self._stream is not None
         try:
             while not self._is_over():
-                self._put(_message(self._stream.read_chunk(), self.path))
+                self._put(ring_message(self._stream.read_chunk(), self.path))
         except StopIteration:
             return "it ended the stream"
         except (ArrowException, OSError) as error:
@@ -353,7 +339,7 @@ class RemoteRing:
             self._failure = error
         return None
 
-    def _put(self, message: _Message) -> None:
+    def _put(self, message: RingMessage) -> None:
         with self._changed:
             self._heard_at = time.monotonic()
             self._state = message.state
@@ -384,7 +370,7 @@ class RemoteRing:
             stream = self._gateways.call(
                 ticket.channel, self.host, self.path, lambda call: open_stream(call, ticket, seconds=None)
             )
-            info = _info(stream, self.path)
+            info = ring_info(stream, self.path)
         except HubError as error:
             if self._info is None or not isinstance(error, BlockOnOtherHost):
                 self._failure = error
@@ -434,32 +420,3 @@ class RemoteRing:
         wake = self._wake
         if wake.fd >= 0:
             os.eventfd_write(wake.fd, 1)
-
-
-def _info(stream: "flight.FlightStreamReader", path: str) -> RingInfo:
-    try:
-        return msgspec.json.decode((stream.schema.metadata or {}).get(RING_KEY, b""), type=RingInfo)
-    except msgspec.DecodeError as error:
-        raise PayloadDamaged(path, f"its gateway sends no ring ({error})") from None
-
-
-def _message(chunk: Any, path: str) -> _Message:
-    import pyarrow as pa
-
-    batch = chunk.data
-    try:
-        state = msgspec.json.decode(chunk.app_metadata, type=RemoteRingState)
-    except (msgspec.DecodeError, TypeError) as error:
-        raise PayloadDamaged(path, f"its gateway sends no state of it ({error})") from None
-    if batch.num_rows != 1 or batch.num_columns != 2:
-        raise PayloadDamaged(path, f"its gateway sends {batch.num_rows} rows of {batch.num_columns} columns")
-    try:
-        rows = list(ITEM.iter_unpack(batch.column(0)[0].as_py()))
-    except struct.error as error:
-        raise PayloadDamaged(path, f"its gateway sends items that cannot be read ({error})") from None
-    data = batch.column(1).buffers()[2] or pa.py_buffer(b"")
-    if any(row[8] + row[9] > data.size for row in rows):
-        raise PayloadDamaged(path, "its gateway sends items that are longer than their message")
-    if data.address % ALIGNED_BYTES:  # gRPC puts small messages anywhere
-        data = pa.py_buffer(data.to_pybytes())
-    return _Message(rows, data, state, data.size)

@@ -1,8 +1,8 @@
 """Consumer groups: who reads which part of a channel, by rule, so that nobody is asked per item.
 
 Rule 1: members and blocks, in order, decide everything. Where there are at least as many blocks as members each block
-goes to one member, of its own host where the numbers allow that; where there are fewer, all members read every block and
-share its sequences modulo their number.
+goes to one member, of its own host where the numbers allow that; where there are fewer, all members read every block
+and share its sequences modulo their number.
 Rule 2: every change of members, or a new block, begins a new epoch. Epochs only grow: each is the registry's revision,
 which only grows, above a floor that the owner of the registry sets (EventLog). No clock takes part in it.
 Rule 3: a block that goes away begins no epoch: what it still holds is read to its end by whoever had it.

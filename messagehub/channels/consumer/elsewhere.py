@@ -38,7 +38,7 @@ from messagehub.shm.tables.manifests import Manifest
 from registry import replies
 
 if TYPE_CHECKING:
-    from messagehub.flight.messages import FlightTicket, GroupShare
+    from messagehub.flight.messages import FlightTicket, MemberTicket
     from messagehub.flight.remote_ring import RemoteRing
     from messagehub.flight.remote_tables import RemoteTables
 
@@ -366,8 +366,8 @@ class Elsewhere:
         self._held.discard(ring.path)
 
 
-def _group_share(dealt: replies.Assignment, shm_name: str) -> "GroupShare":
-    from messagehub.flight.messages import GroupShare
+def _group_share(dealt: replies.Assignment, shm_name: str) -> "MemberTicket":
+    from messagehub.flight.messages import MemberTicket
 
     share = share_of(dealt, shm_name)
-    return GroupShare(group=dealt.group, epoch=dealt.epoch, index=share.index, count=share.count)
+    return MemberTicket(group=dealt.group, epoch=dealt.epoch, index=share.index, count=share.count)

@@ -198,7 +198,7 @@ class Enrolment:
         return found
 
     def _prepare(self, found: Discovery | None) -> None:
-        """Open what is on other hosts. While the consumer is made, wait a moment for a gateway that is started again."""
+        """Open what is on other hosts. While the consumer is made, wait a moment for a gateway that starts again."""
         until = time.monotonic() + min(GATEWAY_SECONDS, self._seconds(0.0) / 2)
         while True:
             try:

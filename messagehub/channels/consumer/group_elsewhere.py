@@ -103,10 +103,10 @@ class GroupElsewhere:
         return [each.host for each in self._gateways.other_hosts(ASK_SECONDS) if each.gateway]
 
     def _query(self) -> "GroupQuery":
-        from messagehub.flight.messages import GroupQuery, GroupShare
+        from messagehub.flight.messages import GroupQuery, MemberTicket
 
         left_out = [
-            (name, GroupShare(group=self._group, epoch=share.epoch, index=share.index, count=share.count))
+            (name, MemberTicket(group=self._group, epoch=share.epoch, index=share.index, count=share.count))
             for name, share in self._left_out
         ]
         return GroupQuery(channel=self._channel, group=self._group, left_out=left_out)

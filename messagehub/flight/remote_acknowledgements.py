@@ -15,7 +15,7 @@ from messagehub.runtime.supervision import Supervisor
 PAUSE_SECONDS = 0.2
 
 
-class Acknowledgements:
+class RemoteAcknowledgements:
     def __init__(self, send: Callable[[int], None], *, on_refusal: Callable[[HubError], bool]) -> None:
         """`send` tells the gateway, with a deadline. `on_refusal` takes what it raises, and returns whether that is the
         end."""
