@@ -62,8 +62,8 @@ class HelloAck(Reply, tag="HELLO_ACK"):
         Meta(
             description="`control`, `events`, and `topics_in` for publishers (PUSH), `topics_out` and "
             "`topics_retained` for subscribers (SUB): what was pushed, and what the broker has stored; in a site also "
-            "`topics_site` and `topics_site_retained`: the same of other hosts, and `services_site`: the address of this "
-            "host on which workers listen for callers of other hosts, each process at a port of its own"
+            "`topics_site` and `topics_site_retained`: the same of other hosts, and `services_site`: the address of "
+            "this host on which workers listen for callers of other hosts, each process at a port of its own"
         ),
     ]
     server: Annotated[str, Meta(description="name and version of the broker")]

@@ -51,6 +51,8 @@ class ReaderFlow(msgspec.Struct, kw_only=True, gc=False):
     missed_items: int
     missed_per_second: float
     late_since: float | None
+    host: str | None = None
+    """Where its process is, if not on this host: it reads through the gateway."""
 
 
 class GroupFlow(msgspec.Struct, kw_only=True, gc=False):
@@ -325,6 +327,7 @@ def _ring_flow(directory: Directory, channel: str, probe: RingProbe, seen: RingS
             ReaderFlow(
                 consumer_id=holder.consumer_id,
                 pid=holder.pid,
+                host=holder.host,
                 is_waited_for=holder.unread is not None,
                 position=holder.position,
                 items_per_second=round(max(passed - missed, 0.0), 3),

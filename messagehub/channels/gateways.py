@@ -1,14 +1,20 @@
 """The gateways of other hosts for one hub: made when the first consumer needs them."""
 
+import logging
 import threading
 from typing import TYPE_CHECKING
 
 from messagehub.client.connection import Connection
 from messagehub.discovery.registry_client import RegistryClient
+from messagehub.errors import HubError
+from messagehub.shm.identity import host as this_host
 from registry import commands, replies
+from registry.records import SiteHost
 
 if TYPE_CHECKING:
     from messagehub.flight.client import Gateways
+
+log = logging.getLogger("messagehub")
 
 
 class GatewayAccess:
@@ -37,6 +43,15 @@ class GatewayAccess:
             if self._made is None:
                 self._made = Gateways(self._ask)
             return self._made
+
+    def other_hosts(self, timeout: float) -> list[SiteHost]:
+        """Return the hosts of the site but for this one; none where the hub does not say."""
+        try:
+            found = self._registry.reply(commands.ListHosts(), replies.HostList, timeout)
+        except HubError as error:
+            log.debug("the hub does not tell who the hosts of its site are: %s", error)
+            return []
+        return [each for each in found.hosts if each.host != this_host()]
 
     def close(self) -> None:
         made, self._made = self._made, None

@@ -9,6 +9,7 @@ from messagehub.arguments import json_object
 from messagehub.channels.consumer.consumer_options import ConsumerOptions, OnLag
 from messagehub.channels.consumer.consumers import Consumer
 from messagehub.channels.consumer.enrolment import RegistryCalls
+from messagehub.channels.consumer.missing_hosts import OnUnreachable
 from messagehub.channels.consumer.start import Positions, SavedPositions, checked_start
 from messagehub.channels.gateways import GatewayAccess
 from messagehub.channels.inventory import delete_group_of
@@ -146,6 +147,7 @@ class ChannelMembers:
         copy: Copy = "auto",
         consumer_id: str | None = None,
         metadata: dict[str, Any] | None = None,
+        on_unreachable: OnUnreachable = "skip",
         timeout: float | None = None,
     ) -> Consumer:
         """A reader of everything that a channel's producers write, whether they are there yet or not.
@@ -159,7 +161,9 @@ class ChannelMembers:
         nobody produces to begin with. `lossless`: a producer with when_full=block waits for this reader. `verify`:
         compare checksums, and validate Arrow data in full. `copy`: values share memory with the producer while this
         process keeps few of them, and are copies beyond that; with `never` they always share it, and a producer whose
-        slots are all kept skips items (overwrite) or waits (block).
+        slots are all kept skips items (overwrite) or waits (block). `on_unreachable`: a host of a site that has data of
+        the channel and cannot be read is left out with one warning while there is something else to read, and tried
+        again (`unreachable` names it); with `raise` it is a BlockOnOtherHost.
         """
         self._connection.check_open()
         begin = checked_start(start)
@@ -194,6 +198,7 @@ class ChannelMembers:
                 copy=copy,
                 spin_us=self._spin_us,
                 consumer_id=role,
+                on_unreachable=on_unreachable,
             ),
             self._registry.files.directory,
             RegistryCalls(

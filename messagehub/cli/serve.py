@@ -156,7 +156,7 @@ def serve(
 
     failures: list[str] = []
     with ExitStack() as ending:
-        broker, membership = _broker(settings, ending)
+        broker, membership = _broker(settings, ending, runs_gateway=has_gateway)
         signals = Signals(broker.stop)
 
         def give_up(why: str) -> None:
@@ -205,7 +205,7 @@ def serve(
         complain(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {stopped}")
 
 
-def _broker(settings: Settings, ending: ExitStack) -> "tuple[Broker, SiteMembership | None]":
+def _broker(settings: Settings, ending: ExitStack, *, runs_gateway: bool) -> "tuple[Broker, SiteMembership | None]":
     """Return a broker on its own, with SQLite, or one that is a member of a site, and its membership."""
     from messagehub.broker.loop import Broker
 
@@ -226,7 +226,7 @@ def _broker(settings: Settings, ending: ExitStack) -> "tuple[Broker, SiteMembers
     except ImportError as missing:
         said = f"a site takes grpcio and protobuf: pip install 'messagehub[site]' ({missing})"
         raise ConfigurationError(said) from None
-    membership = SiteMembership(settings)
+    membership = SiteMembership(settings, runs_gateway=runs_gateway)
     ending.callback(membership.close)
     return Broker(settings, membership.open_store, membership.member), membership
 

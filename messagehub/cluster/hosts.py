@@ -44,6 +44,8 @@ class HostEntry(msgspec.Struct, kw_only=True, frozen=True):
     """How much its retained topics may keep."""
     gateway: str = ""
     """Where its Arrow Flight gateway serves; empty while it has none."""
+    runs_gateway: bool | None = None
+    """Whether it runs a gateway, or starts one; None of an earlier version."""
     gateway_secret: str = ""
     """What tokens for that gateway are signed with."""
     gateway_certificate: str = ""

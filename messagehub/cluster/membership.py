@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from time import monotonic
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -72,6 +72,7 @@ PAUSE_SECONDS = 0.1
 OUTDATED_SECONDS = 1.0
 TAKEN_PER_TURN = 256
 STOP_SECONDS = 5.0
+GatewayState = Literal["starting", "none", "lost"]
 EPOCH_FLOOR = 1 << 51
 """Above every epoch that a hub on its own gives to a group of consumers."""
 
@@ -86,8 +87,10 @@ class _Leader(NamedTuple):
 class SiteMembership:
     """Implements `SiteLink`. `open_store` comes first, then `member`; `close` in any case."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, runs_gateway: bool = False) -> None:
+        """`runs_gateway`: whether the hub is about to start a gateway, of which `set_gateway` will tell."""
         self.site, self.host = settings.site, host()
+        self._runs_gateway = runs_gateway
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._settings = settings
         self._supervisor = Supervisor()
@@ -151,6 +154,7 @@ class SiteMembership:
             endpoint=self._connections.endpoint,
             key=keys.public,
             version=__version__,
+            runs_gateway=self._runs_gateway,
         )
         self._hosts = SiteHosts(client, self.site, entry, ttl_seconds=self._settings.host_lease_seconds)
         self._hosts.enter()
@@ -275,12 +279,19 @@ class SiteMembership:
 
     def gateway(self, host: str) -> Gateway:
         entry = self._hosts.seen.get(host)
-        if entry is None:
-            raise GatewayUnavailable(f"host {host!r} is no member of site {self.site!r}, or its hub is gone", host=host)
-        if not entry.gateway:
-            said = f"the hub of host {host!r} runs no Arrow Flight gateway, or has not started it yet"
-            raise GatewayUnavailable(said, host=host)
-        return Gateway(entry.gateway, entry.gateway_secret, entry.gateway_certificate)
+        if entry is not None and entry.gateway:
+            return Gateway(entry.gateway, entry.gateway_secret, entry.gateway_certificate)
+        if entry is None and host in self._hosts.known:
+            state: GatewayState = "lost"
+            said = f"host {host!r} is lost: nothing is heard of its hub. It can be read again when its hub is back"
+        elif entry is None:
+            state, said = "none", f"host {host!r} is no member of site {self.site!r}"
+        elif entry.runs_gateway:
+            state, said = "starting", f"the hub of host {host!r} is there, and starts its Arrow Flight gateway"
+        else:
+            state = "none"
+            said = f"the hub of host {host!r} runs no Arrow Flight gateway (--no-gateway, or pyarrow has no Flight)"
+        raise GatewayUnavailable(said, host=host, state=state)
 
     def tables_seen(self, tables: Mapping[str, Table]) -> None:
         if self._parts is not None:

@@ -17,11 +17,15 @@ import msgspec
 from messagehub.errors import Forbidden, GatewayUnavailable, HubError, Unauthorized, UnknownType, is_unable
 from messagehub.flight.messages import (
     DROP_TABLE,
+    GROUP_RINGS,
     MANIFESTS,
     PARTS_IN_USE,
+    PID_HEADER,
     RELEASE,
     RINGS,
     FlightTicket,
+    GroupQuery,
+    GroupRing,
     PartsAsked,
     PartsInUse,
     RingRelease,
@@ -61,7 +65,7 @@ class GatewayCall(NamedTuple):
     def options(self, seconds: float | None) -> "flight.FlightCallOptions":
         from pyarrow import flight
 
-        headers = [(b"authorization", f"Bearer {self.token}".encode())]
+        headers = [(b"authorization", f"Bearer {self.token}".encode()), (PID_HEADER, str(os.getpid()).encode())]
         return flight.FlightCallOptions(timeout=seconds, headers=headers)
 
 
@@ -107,6 +111,17 @@ class Gateways:
             return _action(call, DROP_TABLE, FlightTicket(channel=channel), list[int], timeout)
 
         return self.call(channel, host, channel, act, changes=True)
+
+    def group_rings(self, query: GroupQuery, host: str) -> list[GroupRing]:
+        """Return the rings on that host that a group of consumers has read, or may read."""
+
+        def ask(call: GatewayCall) -> list[GroupRing]:
+            from pyarrow import flight
+
+            found = call.client.do_action(flight.Action(GROUP_RINGS, query.to_bytes()), call.options(CALL_SECONDS))
+            return [GroupRing.of(each.body.to_pybytes(), f"{host}:{query.channel}") for each in found]
+
+        return self.call(query.channel, host, query.channel, ask)
 
     def table(self, ticket: FlightTicket, host: str, name: str, *, rows: int, size_bytes: int) -> Any:
         """Return a table or a part of one; refuse one whose manifest says another number of rows."""
@@ -157,7 +172,8 @@ class Gateways:
         try:
             return use(self._call(about))
         except (GatewayUnavailable, UnknownType) as error:
-            raise BlockOnOtherHost(name, host, this_host(), error.message) from error
+            state = str(error.details.get("state", ""))
+            raise BlockOnOtherHost(name, host, this_host(), error.message, state=state) from error
         except (ArrowException, OSError) as error:
             self._forget(about)
             told = error_from(getattr(error, "extra_info", None) or b"")

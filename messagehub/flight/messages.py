@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 import msgspec
 
 from messagehub.errors import HubError, MalformedRequest, from_wire
-from messagehub.shm.errors import restored
+from messagehub.shm.errors import PayloadDamaged, restored
+from messagehub.shm.rings.groups import MemberShare
 from messagehub.shm.rings.read_results import LastItems, Position, Start
 from registry.decoding import decodable
 
@@ -28,6 +29,12 @@ RINGS = "rings"
 """The action that lists the rings of a channel, and what is known of rings that were removed."""
 RELEASE = "release"
 """The action by which whoever holds a ring lets go of the items up to one."""
+PID_HEADER = b"messagehub-pid"
+"""With which a client says what its process is on its host, for people who look at the ring's readers."""
+ACKNOWLEDGE = "acknowledge"
+"""The action by which a member of a group says how far it is done. Its body is its stream's ticket, with `done`."""
+GROUP_RINGS = "group-rings"
+"""The action that gives the rings of a channel that a group has read or may read, with what is left in them."""
 MESSAGE_BYTES = 1 << 20
 """How many bytes of items are sent in one message, if the reader is so far behind: a message costs as much as several
 items do. It is a part of what a reader takes ahead (`remote_ring.QUEUED_BYTES`)."""
@@ -40,6 +47,22 @@ length, and where it begins in the payload."""
 Asked = TypeVar("Asked")
 IDLE_SECONDS = 1.0
 """So often a stream of a ring says that it goes on while nothing is written."""
+
+
+@decodable
+class MemberTicket(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """What a member of a group reads of a ring, as it was dealt."""
+
+    group: str
+    epoch: int
+    index: int
+    count: int
+
+    def share(self) -> MemberShare:
+        try:
+            return MemberShare(self.epoch, self.index, self.count)
+        except ValueError as error:
+            raise MalformedRequest(str(error)) from None
 
 
 @decodable
@@ -69,6 +92,12 @@ class FlightTicket(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True
     hold: str = ""
     """Of a ring: give no items, only hold them from the start on, under this name (`RingRelease`)."""
     consumer_id: str = ""
+    member: MemberTicket | None = None
+    """Of a ring: read it as this member of a group. `start` counts only for a group that has never read the ring."""
+    done: int = 0
+    """Of a member: all of its share up to this item is done."""
+    after: int = 0
+    """Of a member: it has got everything up to this item, done or not."""
 
     def to_bytes(self) -> bytes:
         return msgspec.json.encode(self)
@@ -95,6 +124,40 @@ class RemoteRingState(msgspec.Struct, kw_only=True, frozen=True):
     has_ended: bool = False
     """Whether its producer ended it, and this is the last message."""
     producers: list[tuple[int, str]] = []
+    has_more: bool = False
+    """Of a member of a group: whether there is more of its share than was sent."""
+
+
+@decodable
+class GroupQuery(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """What the action `group_rings` is asked."""
+
+    channel: str
+    group: str
+    left_out: list[tuple[str, MemberTicket]] = []
+    """Shares of rings, by name, that do not count as left: nobody reads those members now."""
+
+    def to_bytes(self) -> bytes:
+        return msgspec.json.encode(self)
+
+
+@decodable
+class GroupRing(msgspec.Struct, kw_only=True, frozen=True):
+    """A ring on another host, as a group sees it."""
+
+    block: str
+    is_alive: bool
+    left: int
+    """How many items in it no member of the group has done."""
+    position: tuple[str, int, int]
+    """Where it ends now."""
+
+    @classmethod
+    def of(cls, content: bytes, name: str) -> "GroupRing":
+        try:
+            return msgspec.json.decode(content, type=cls)
+        except msgspec.DecodeError as error:
+            raise PayloadDamaged(name, f"its gateway tells of no ring ({error})") from None
 
 
 @decodable

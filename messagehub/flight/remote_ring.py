@@ -6,22 +6,32 @@ Rule 2: the gateway says at least every IDLE_SECONDS that the stream goes on. On
 breaks off, is opened again where it was left, for RECONNECT_SECONDS. After that whoever reads gets an error. A second
 thread sees to that, because opening a stream has no deadline of its own: it would be the stream's.
 Rule 3: what the gateway refuses is an error at once: the ring is gone, or may not be read any more.
+Rule 4: a member of a group is one where the ring is, as long as the stream lasts, and also after the ring's end: the
+ring stays there until the group is done. A stream that is opened again goes on behind what has come already.
 """
 
 import os
-import struct
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from messagehub.errors import HubError
 from messagehub.flight.client import CALL_SECONDS, GatewayCall, Gateways, open_stream
-from messagehub.flight.messages import IDLE_SECONDS, ITEM, RING_KEY, FlightTicket, RemoteRingState, RingInfo, with_start
+from messagehub.flight.messages import (
+    ACKNOWLEDGE,
+    IDLE_SECONDS,
+    FlightTicket,
+    RingInfo,
+    error_from,
+    with_start,
+)
+from messagehub.flight.remote_acknowledgements import RemoteAcknowledgements
+from messagehub.flight.ring_messages import RingMessage, ring_info, ring_message
 from messagehub.runtime.supervision import Supervisor
-from messagehub.shm.errors import BlockOnOtherHost, HandleClosed, PayloadDamaged, StreamEnded
+from messagehub.shm.errors import AssignmentChanged, BlockOnOtherHost, HandleClosed, StreamEnded
 from messagehub.shm.identity import host as this_host
 from messagehub.shm.layout import PayloadFormat
 from messagehub.shm.locks import Descriptor
@@ -34,20 +44,11 @@ if TYPE_CHECKING:
 QUEUED_BYTES = 4 << 20
 SILENT_SECONDS = 5 * IDLE_SECONDS
 RECONNECT_SECONDS = 10.0
+STARTING_SECONDS = 60.0
+"""So long a gateway is waited for of which its hub says that it starts."""
 OPEN_SECONDS = CALL_SECONDS
 PAUSE_SECONDS = 0.2
 STOP_SECONDS = 1.0
-ALIGNED_BYTES = 16
-"""What the widest numbers of NumPy and Arrow need, to be read in place."""
-
-
-class _Message(NamedTuple):
-    """Items as they came, until somebody reads them."""
-
-    rows: list[tuple[int, ...]]  # as `ITEM` has them
-    payload: Any
-    state: RemoteRingState
-    size_bytes: int
 
 
 class RemoteRing:
@@ -63,13 +64,15 @@ class RemoteRing:
         self._opened_in = os.getpid()
         self._changed = threading.Condition()
         self._closed = threading.Event()
-        self._queue: deque[_Message] = deque()
+        self._queue: deque[RingMessage] = deque()
         self._queued_bytes = 0
         self._rows: deque[tuple[int, ...]] = deque()
         self._payload: Any = None
         self._is_closed = self._has_ended = False
+        self._done = RemoteAcknowledgements(self._tell_done, on_refusal=self._cannot_tell)
         self._failure: HubError | None = None
-        self._why = ""
+        self._why: BlockOnOtherHost | str = ""
+        self._away: tuple[int, float] | None = None  # the last item before the stream broke off, and for how long
         self._wake = Descriptor.eventfd()
         self._stream: flight.FlightStreamReader | None = None
         self._info: RingInfo | None = None
@@ -104,15 +107,18 @@ class RemoteRing:
     # --- reading, as of a RingReader
 
     def take(self) -> Item | Gap | None:
-        """The next item or gap if it is here already. Raises what ended the stream, once all that came was read."""
+        """The next item or gap if it is here already. Raises what ended the stream, once all that came was read; of a
+        member whose share is another's by now, at once."""
+        if isinstance(self._failure, AssignmentChanged):
+            raise self._failure
         if not self._rows and not self._next_message():
             if self._failure is not None and not self._queue:
                 raise self._failure
             return None
         row = self._rows.popleft()
         if row[1]:
-            self._cursor = row[1]
-            return Gap(row[0], row[1])
+            before, self._cursor = self._cursor, row[1]
+            return Gap(row[0], row[1], self._why_lost(before))
         self._cursor = row[0]
         return self._item(row, self._payload, self._producers)
 
@@ -124,6 +130,14 @@ class RemoteRing:
         if found is None and self._has_ended and not self._queue:
             raise StreamEnded(self.path)
         return found
+
+    def acknowledge(self, sequence: int) -> None:
+        """Of a member of a group: this share is done up to `sequence`. Its gateway is told soon, at the latest by
+        `close`."""
+        if isinstance(self._failure, AssignmentChanged):
+            raise self._failure
+        if not self._is_closed:
+            self._done.put(sequence)
 
     def disarm(self) -> None:
         """Nothing to undo: the descriptor is readable whenever something came."""
@@ -148,10 +162,10 @@ class RemoteRing:
         """Ask the gateway for the newest item, wherever this reader stands; None if there is none (yet)."""
         ticket = msgspec.structs.replace(self._ticket, newest=True, start="latest", positions={})
 
-        def ask(call: GatewayCall) -> _Message:
+        def ask(call: GatewayCall) -> RingMessage:
             stream = open_stream(call, ticket, seconds=CALL_SECONDS)
             found = stream.read_chunk()
-            return _message(found, self.path)
+            return ring_message(found, self.path)
 
         if self._is_closed:
             raise HandleClosed("reader")
@@ -183,8 +197,16 @@ class RemoteRing:
 
     @property
     def lag(self) -> int:
-        """How many items were written after the one read last, as far as the gateway has told."""
-        return max(self._state.head - self._cursor, 0)
+        """How many items were written after the one read last, as far as the gateway has told; of a group's member,
+        how many of its share."""
+        head, member = max(self._state.head, self._cursor), self._ticket.member
+        if member is None:
+            return head - self._cursor
+        return (head - member.index) // member.count - (self._cursor - member.index) // member.count
+
+    @property
+    def _is_member(self) -> bool:
+        return self._ticket.member is not None
 
     @property
     def failure(self) -> HubError | None:
@@ -199,7 +221,9 @@ class RemoteRing:
         return not self.is_writer_alive() and not self.has_unread()
 
     def has_unread(self) -> bool:
-        return bool(self._rows or self._queue) or self._state.head > self._cursor
+        if self._rows or self._queue:
+            return True
+        return self._state.has_more if self._is_member else self._state.head > self._cursor
 
     def is_replaced(self) -> bool:
         """Whether a ring of another shape has taken its name."""
@@ -215,6 +239,7 @@ class RemoteRing:
         """Values that were handed out stay valid."""
         if self._is_closed or os.getpid() != self._opened_in:
             return
+        self._done.close(STOP_SECONDS if self._failure is None else 0.0)
         self._is_closed = True
         self._closed.set()
         with self._changed:
@@ -226,6 +251,13 @@ class RemoteRing:
         self._wake.close()
 
     # --- inside: the reader
+
+    def _why_lost(self, last: int) -> str:
+        """Return what was lost by, if not by reading slowly: `last` is the item before the gap."""
+        away = self._away
+        if away is None or away[0] != last or self._is_member:
+            return ""
+        return f"the gateway of host {self.host!r} was away for {away[1]:.1f} s, and no producer waits meanwhile"
 
     def _next_message(self) -> bool:
         with self._changed:
@@ -256,7 +288,8 @@ class RemoteRing:
         self._notify()
 
     def _is_over(self) -> bool:
-        return self._is_closed or self._has_ended or self._failure is not None
+        has_ended = self._has_ended and not self._is_member
+        return self._is_closed or has_ended or self._failure is not None
 
     def _watch(self) -> None:
         """Cancel a stream that is silent though there is room for what it may say; give up one that stays broken."""
@@ -267,9 +300,8 @@ class RemoteRing:
                     return
                 now = time.monotonic()
                 since = self._broken_since
-                if since is not None and now - since > RECONNECT_SECONDS:
-                    said = f"the stream of its gateway broke off, and could not be opened again: {self._why}"
-                    self._failure = BlockOnOtherHost(self.path, self.host, this_host(), said)
+                if since is not None and now - since > self._patience():
+                    self._failure = self._given_up()
                 is_silent = since is None and now - self._heard_at > SILENT_SECONDS and not self._is_full()
             if self._failure is not None:
                 self._notify()
@@ -277,28 +309,41 @@ class RemoteRing:
                 self._heard_at = time.monotonic()
                 self._cancel()
 
+    def _patience(self) -> float:
+        is_starting = isinstance(self._why, BlockOnOtherHost) and self._why.state == "starting"
+        return STARTING_SECONDS if is_starting else RECONNECT_SECONDS
+
+    def _given_up(self) -> BlockOnOtherHost:
+        why, state = (self._why, "") if isinstance(self._why, str) else (self._why.why, self._why.state)
+        said = f"the stream of its gateway broke off, and could not be opened again: {why}"
+        return BlockOnOtherHost(self.path, self.host, this_host(), said, state=state)
+
     def _cancel(self) -> None:
         stream = self._stream
         if stream is not None:
             stream.cancel()
 
-    def _receive_until_it_breaks(self) -> str | None:
+    def _receive_until_it_breaks(self) -> BlockOnOtherHost | str | None:
         """Return why the stream broke off; None where it ended, was refused, or this is closed."""
         from pyarrow import ArrowException
 
         assert self._stream is not None
         try:
             while not self._is_over():
-                self._put(_message(self._stream.read_chunk(), self.path))
+                self._put(ring_message(self._stream.read_chunk(), self.path))
         except StopIteration:
             return "it ended the stream"
         except (ArrowException, OSError) as error:
+            told = error_from(getattr(error, "extra_info", None) or b"")
+            if isinstance(told, AssignmentChanged):
+                self._failure = told
+                return None
             return str(error).partition(". gRPC client debug context")[0][:300]
         except HubError as error:
             self._failure = error
         return None
 
-    def _put(self, message: _Message) -> None:
+    def _put(self, message: RingMessage) -> None:
         with self._changed:
             self._heard_at = time.monotonic()
             self._state = message.state
@@ -317,17 +362,19 @@ class RemoteRing:
     def _is_full(self) -> bool:
         return self._queued_bytes > QUEUED_BYTES
 
-    def _open_again(self) -> str | None:
+    def _open_again(self) -> BlockOnOtherHost | str | None:
         """Open the stream, at first or where it broke off; return why that is not possible now."""
         ticket = self._ticket
         if self._info is not None:
             start = Position(self._info.block_id, self._state.epoch, self._received)
             ticket = with_start(msgspec.structs.replace(ticket, positions={}), start)
+            if self._is_member:
+                ticket = msgspec.structs.replace(ticket, done=self._done.done, after=self._received)
         try:
             stream = self._gateways.call(
                 ticket.channel, self.host, self.path, lambda call: open_stream(call, ticket, seconds=None)
             )
-            info = _info(stream, self.path)
+            info = ring_info(stream, self.path)
         except HubError as error:
             if self._info is None or not isinstance(error, BlockOnOtherHost):
                 self._failure = error
@@ -336,8 +383,11 @@ class RemoteRing:
                 return None
             with self._changed:
                 self._changed.wait_for(self._is_over, PAUSE_SECONDS)
-            return error.why
+            return error
+        self._done.was_told(ticket.done)
         with self._changed:
+            if self._info is not None and self._broken_since is not None:
+                self._away = self._received, time.monotonic() - self._broken_since
             self._stream, self._state, self._broken_since = stream, info.state, None
             self._heard_at = time.monotonic()
             if self._info is None:
@@ -347,36 +397,30 @@ class RemoteRing:
             self._changed.notify_all()
         return None
 
+    # --- inside: a member of a group
+
+    def _tell_done(self, sequence: int) -> None:
+        ticket = msgspec.structs.replace(self._ticket, done=sequence, after=0, positions={})
+
+        def tell(call: GatewayCall) -> None:
+            from pyarrow import flight
+
+            list(call.client.do_action(flight.Action(ACKNOWLEDGE, ticket.to_bytes()), call.options(CALL_SECONDS)))
+
+        self._gateways.call(ticket.channel, self.host, self.path, tell)
+
+    def _cannot_tell(self, error: HubError) -> bool:
+        """Take note why the gateway was not told; return whether it never will be."""
+        if not isinstance(error, AssignmentChanged):
+            return False
+        with self._changed:
+            self._failure = self._failure or error
+            self._changed.notify_all()
+        self._cancel()
+        self._notify()
+        return True
+
     def _notify(self) -> None:
         wake = self._wake
         if wake.fd >= 0:
             os.eventfd_write(wake.fd, 1)
-
-
-def _info(stream: "flight.FlightStreamReader", path: str) -> RingInfo:
-    try:
-        return msgspec.json.decode((stream.schema.metadata or {}).get(RING_KEY, b""), type=RingInfo)
-    except msgspec.DecodeError as error:
-        raise PayloadDamaged(path, f"its gateway sends no ring ({error})") from None
-
-
-def _message(chunk: Any, path: str) -> _Message:
-    import pyarrow as pa
-
-    batch = chunk.data
-    try:
-        state = msgspec.json.decode(chunk.app_metadata, type=RemoteRingState)
-    except (msgspec.DecodeError, TypeError) as error:
-        raise PayloadDamaged(path, f"its gateway sends no state of it ({error})") from None
-    if batch.num_rows != 1 or batch.num_columns != 2:
-        raise PayloadDamaged(path, f"its gateway sends {batch.num_rows} rows of {batch.num_columns} columns")
-    try:
-        rows = list(ITEM.iter_unpack(batch.column(0)[0].as_py()))
-    except struct.error as error:
-        raise PayloadDamaged(path, f"its gateway sends items that cannot be read ({error})") from None
-    data = batch.column(1).buffers()[2] or pa.py_buffer(b"")
-    if any(row[8] + row[9] > data.size for row in rows):
-        raise PayloadDamaged(path, "its gateway sends items that are longer than their message")
-    if data.address % ALIGNED_BYTES:  # gRPC puts small messages anywhere
-        data = pa.py_buffer(data.to_pybytes())
-    return _Message(rows, data, state, data.size)

@@ -188,16 +188,23 @@ class NothingThere(DataBlockError):
 class BlockOnOtherHost(DataBlockError):
     code = "BLOCK_ON_OTHER_HOST"
 
-    def __init__(self, name: str, host: str, here: str, why: str = "") -> None:
-        """`why` says what keeps it from being read by Arrow Flight."""
+    def __init__(self, name: str, host: str, here: str, why: str = "", *, state: str = "") -> None:
+        """`why` says what keeps it from being read by Arrow Flight, `state` what is known of the gateway: `starting`
+        (the hub is there), `none` (it runs no gateway), `lost` (nobody hears of the host), or nothing."""
         self.host = host
         self.why = why
+        self.state = state
         rest = (
             f"It cannot be read from here: {why}. `messagehub doctor` on both hosts says more."
             if why
             else "Read it there, or let the producer and its readers run on one host."
         )
         super().__init__(f"block {name} is in the memory of host {host!r}, this is {here!r}. {rest}")
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nobody in the site hears of the host any more."""
+        return self.state == "lost"
 
 
 class ReaderFilesGone(DataBlockError):

@@ -47,6 +47,36 @@ def test_blocks_are_dealt_out_where_there_are_enough_of_them() -> None:
     assert mine == {"a": ["/x", "/z"], "b": ["/y"]}
 
 
+@given(st.lists(st.sampled_from("xyz"), min_size=1, max_size=6), st.lists(st.sampled_from("xyz"), max_size=4))
+def test_blocks_are_dealt_to_members_of_their_own_host_where_the_numbers_allow_it(
+    blocks: list[str], members: list[str]
+) -> None:
+    registry = Registry()
+    for number, host in enumerate(blocks):
+        command = commands.RegisterProducer(
+            channel="work",
+            schema_hash="h",
+            access="shared",
+            producer_id=f"p{number}",
+            lease=f"l{number}",
+            host=host,
+            shm_name=f"/b{number}",
+        )
+        registry.apply(command, now=1.0)
+    for number, host in enumerate(members):
+        registry.apply(member(f"m{number}", host=host), now=2.0)
+    group = registry.channels["work"].groups.get("crew")
+    if group is None or len(blocks) < len(members):
+        return
+    assert sorted(group.blocks) == sorted(f"/b{number}" for number in range(len(blocks)))
+    near = sum(
+        members[place % len(members)] == blocks[int(block.removeprefix("/b"))]
+        for place, block in enumerate(group.blocks)
+    )
+    places = [members[place % len(members)] for place in range(len(blocks))]
+    assert near == sum(min(blocks.count(host), places.count(host)) for host in "xyz")
+
+
 def test_joining_leaving_and_dying_begin_new_epochs_and_a_new_block_does_too() -> None:
     registry = producing("left")
     epochs = [registry.apply(member("a"), now=2.0).reply.assignment.epoch]  # type: ignore[attr-defined]

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from messagehub import DataLost, Gap, MessageHub
-from messagehub.shm.errors import BlockOnOtherHost
 from tests.integration.harness import PATIENCE_SECONDS, eventually
 from tests.site.hosts import Site, gateway_pid, on, process_on, producing
 
@@ -196,16 +195,6 @@ def test_a_producer_that_is_killed_leaves_what_it_wrote(hosts: Site) -> None:
                 assert values(consumer, 1) == [b"next"]
 
 
-def test_groups_are_refused_with_the_reason(hosts: Site) -> None:
-    with process_on(hosts["alpha"]) as there, on(hosts["beta"]) as here:
-        there.do('p = hub.producer("s.group", capacity=4)')
-        producing(here, "s.group", "alpha")
-        with pytest.raises(
-            BlockOnOtherHost, match=r"'alpha', this is 'beta'.*a group .* does not reach other hosts yet"
-        ):
-            here.consumer("s.group", group="g")
-
-
 def test_reading_in_an_event_loop_is_the_same(hosts: Site) -> None:
     async def read(here: MessageHub) -> None:
         async with here.consumer("s.async", start="oldest") as consumer:
@@ -228,3 +217,22 @@ def test_a_reader_that_waits_is_not_told_of_a_ring_that_is_about_to_be_made(host
         finally:
             making.join()
         assert found == b"x"
+
+
+def test_a_reader_elsewhere_is_shown_on_the_producers_host_as_what_it_is(hosts: Site) -> None:
+    with process_on(hosts["alpha"]) as there, on(hosts["beta"]) as here:
+        there.do('p = hub.producer("s.shown", capacity=4, when_full="block")\np.write(b"0")')
+        with here.consumer("s.shown", start="oldest", consumer_id="plotter") as consumer:
+            assert consumer.read(timeout=PATIENCE_SECONDS) == b"0"
+            there.do(f"""
+                from messagehub.channels.flow import FlowSampler
+                from messagehub.channels.inventory import rings
+                from messagehub.shm.channel_directory.location import directory_of
+                directory = directory_of(hub.settings)
+                [ring] = FlowSampler(directory).sample(focus="s.shown").rings["s.shown"]
+                [reader] = ring.readers
+                assert (reader.consumer_id, reader.pid, reader.host) == ("plotter", {os.getpid()}, "beta"), reader
+                [block] = rings(directory, "s.shown")
+                [holder] = block.holders
+                assert "process {os.getpid()} on host 'beta'" in str(holder), str(holder)
+            """)

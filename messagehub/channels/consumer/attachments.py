@@ -20,13 +20,15 @@ from typing import Any, Literal, NamedTuple
 
 from messagehub.channels.consumer.consumer_options import ConsumerOptions
 from messagehub.channels.consumer.directory_watch import DirectoryWatch
-from messagehub.channels.consumer.elsewhere import Elsewhere
+from messagehub.channels.consumer.elsewhere import Elsewhere, share_of
 from messagehub.channels.consumer.group_mates import GroupMate
 from messagehub.channels.consumer.start import Positions
 from messagehub.channels.items import AnyRing
+from messagehub.errors import HubError
 from messagehub.shm.channel_directory.cleaning import LINGER_SECONDS
 from messagehub.shm.channel_directory.directory import Directory
-from messagehub.shm.errors import DataBlockError, NothingThere, PositionUnknown
+from messagehub.shm.channel_directory.entries import block_path
+from messagehub.shm.errors import BlockOnOtherHost, DataBlockError, NothingThere, PositionUnknown
 from messagehub.shm.layout import Header
 from messagehub.shm.locks import open_files_limited
 from messagehub.shm.rings.groups import MemberShare
@@ -125,7 +127,10 @@ class Attachments:
         alive, dead = self._directory_rings()
         paths = dict.fromkeys([*alive, *dead, self._directory.exclusive_block(self._channel)])
         group = self._options.group
-        return group is not None and any(left_by_group(path, self._channel, group) for path in paths)
+        if group is None:
+            return False
+        is_here = any(left_by_group(path, self._channel, group) for path in paths)
+        return is_here or self._elsewhere.is_left_to_group()
 
     def member_share(self, path: str) -> MemberShare | None:
         """What this member reads of a ring, as it was dealt; None: nothing."""
@@ -140,6 +145,7 @@ class Attachments:
         self._assignment = assignment
         self._is_group_done = False
         self._close_readers()
+        self._elsewhere.deal(assignment)
         self._left = {}
 
     def set_waited_for(self, is_waited_for: bool) -> None:
@@ -211,6 +217,13 @@ class Attachments:
         else:
             self._spent[reader.path] = reader
 
+    def skips(self, error: HubError) -> bool:
+        """Whether reading goes on without a host that could be read until now."""
+        missing = self._elsewhere.missing
+        return isinstance(error, BlockOnOtherHost) and missing.skips(
+            error, is_served=bool(self.readers or self.has_tables)
+        )
+
     def close(self) -> None:
         self._close_readers()
         self._elsewhere.close()
@@ -273,6 +286,8 @@ class Attachments:
             self.schema = ring.schema
             self._left.pop(ring.path, None)
             self.has_met_any = self.is_listed = True
+        if self._elsewhere.has_met:
+            self.has_met_any = self.is_listed = self._has_seen_end = True
 
     def _awaited(self, paths: Iterable[str]) -> int:
         """How many items are left, of rings that nobody writes, to others of the group or to nobody."""
@@ -280,11 +295,13 @@ class Attachments:
         if group is None:
             return 0
         unread = [] if self.mate is None else self.mate.others_unread()
-        awaited = 0
-        for path in paths:
+
+        def shares_of(path: str) -> list[MemberShare]:
             shares = [share_in(path) for share_in in unread]
-            awaited += left_by_group(path, self._channel, group, [share for share in shares if share is not None])
-        return awaited
+            return [share for share in shares if share is not None]
+
+        awaited = sum(left_by_group(path, self._channel, group, shares_of(path)) for path in paths)
+        return awaited + self._elsewhere.awaited(lambda shm_name: shares_of(block_path(self._directory, shm_name)))
 
     def _tell_of_wait(self, awaited: int) -> None:
         if not awaited or self.readers:
@@ -315,6 +332,7 @@ class Attachments:
         for reader in self._spent.values():
             reader.close()
         self._spent = {}
+        self._elsewhere.close_spent()
 
     def _is_still_over(self, path: str, header: Header, state: dict[str, Any]) -> bool:
         """Whether this is a ring that was read to its end, and nobody has written it since."""
@@ -384,11 +402,7 @@ class Attachments:
         dealt = self._assignment
         if dealt is None:
             return None
-        shm_name = "/" + self._directory.relative(path)
-        for share in dealt.shares:
-            if share.shm_name == shm_name:
-                return share
-        return replies.Share(shm_name=shm_name, index=dealt.index, count=dealt.count)
+        return share_of(dealt, "/" + self._directory.relative(path))
 
     def _let_go_of_the_dead(self) -> None:
         now = time.monotonic()

@@ -101,7 +101,7 @@ class ChannelReader:
             if isinstance(taken, Item):
                 self._sequence = taken.sequence
                 self.last.origin = taken.sequence, taken.written_ns, taken.producers
-                if self._is_member and isinstance(reader, RingReader):
+                if self._is_member:
                     self._share.unacknowledged = (reader, taken.sequence)
                 return True, self._expected.applied(taken.value)
             self._count(taken)
@@ -114,7 +114,13 @@ class ChannelReader:
             found, self._stash = self._stash, None
             return found
         share = self._share
-        if self._enrolment.has_news or share.has_answer or (share.is_stale and share.is_wanted()):
+        enrolment = self._enrolment
+        if (
+            enrolment.has_news
+            or share.has_answer
+            or (share.is_stale and share.is_wanted())
+            or enrolment.must_ask_elsewhere()
+        ):
             self.look()
         readers = self._attached.readers
         try:
@@ -132,8 +138,10 @@ class ChannelReader:
         """Take from a ring. One of another host that breaks off is asked for again with the next look."""
         try:
             return reader.take()
-        except HubError:
+        except HubError as error:
             self._let_go_of(reader)
+            if self._attached.skips(error):
+                return None
             raise
 
     def _let_go_of(self, reader: AnyRing) -> None:
@@ -157,21 +165,23 @@ class ChannelReader:
     def _count(self, lost: Gap) -> None:
         self.missed += lost.last - lost.first + 1
         channel = self._options.channel
+        happened = f" {lost.why}." if lost.why else ""
         if self._options.on_lag == "raise":
             raise DataLost(
-                f"channel {channel!r}: items {lost.first} to {lost.last} were overwritten unread",
+                f"channel {channel!r}: items {lost.first} to {lost.last} were overwritten unread.{happened}",
                 first=lost.first,
                 last=lost.last,
             )
         if self._options.on_lag == "skip" and not self._has_told_of_loss:
             self._has_told_of_loss = True
+            advice = happened or " Give the producer more capacity or when_full='block', or read faster."
             log.warning(
-                "channel %r: items %d to %d were overwritten before they were read. Reading goes on, and `missed`"
-                " counts what is lost. Give the producer more capacity or when_full='block', or read faster;"
-                " on_lag='raise' or 'gap' tells of every loss",
+                "channel %r: items %d to %d were overwritten before they were read.%s Reading goes on, and `missed`"
+                " counts what is lost; on_lag='raise' or 'gap' tells of every loss",
                 channel,
                 lost.first,
                 lost.last,
+                advice,
             )
 
     # -- waiting -------------------------------------------------------------------------------------------
@@ -196,8 +206,10 @@ class ChannelReader:
             except AssignmentChanged:
                 self._share.supersede()
                 return True
-            except HubError:
+            except HubError as error:
                 self._let_go_of(reader)
+                if self._attached.skips(error):
+                    return True
                 raise
             if taken is not None:
                 self._stash = (reader, taken)
@@ -210,7 +222,8 @@ class ChannelReader:
 
     def sleep_until(self, deadline: float | None) -> float | None:
         """Return until when to sleep: the deadline, or when something is due before."""
-        times = [deadline, self._attached.look_at, self._share.ask_at() if self._share.is_wanted() else None]
+        times = [deadline, self._attached.look_at, self._enrolment.ask_at()]
+        times.append(self._share.ask_at() if self._share.is_wanted() else None)
         for reader in self._attached.readers:
             pause = reader.look_seconds()
             times.append(None if pause is None else time.monotonic() + pause)
@@ -233,6 +246,7 @@ class ChannelReader:
         self.fast_path.set(None, None)  # until it is known what is read from now on
         self._enrolment.update()
         self._share.update()
+        self._enrolment.catch_up()
         if self._enrolment.is_awaited():
             return  # what is here is attached when it is known that it is not elsewhere
         try:

@@ -2,6 +2,7 @@
 
 from typing import Any, Literal, NamedTuple
 
+from messagehub.channels.consumer.missing_hosts import OnUnreachable
 from messagehub.channels.consumer.start import Start
 from messagehub.shm.rings.reader import Copy
 
@@ -21,3 +22,4 @@ class ConsumerOptions(NamedTuple):
     copy: Copy = "auto"
     spin_us: int = 0
     consumer_id: str = ""
+    on_unreachable: OnUnreachable = "skip"

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 
 from messagehub.channels.consumer.attachments import Attachments
+from messagehub.channels.items import AnyRing
 from messagehub.client.registration import Registration
 from messagehub.errors import HubError
 from messagehub.shm.errors import AssignmentChanged
-from messagehub.shm.rings.reader import RingReader
 from registry import replies
 
 log = logging.getLogger("messagehub")
@@ -28,7 +28,7 @@ class ConsumerShare:
         self.is_stale = False  # the broker is to be asked what is ours
         self.is_superseded = False  # somebody else may have it by now
         self.has_answer = False
-        self.unacknowledged: tuple[RingReader, int] | None = None
+        self.unacknowledged: tuple[AnyRing, int] | None = None
         self._channel = channel
         self._attached = attached
         self._renew = renew

@@ -70,7 +70,7 @@ class Consumer(ClosedWhenForgotten):
         expected = ExpectedSchema(
             channel, options.expected_schema_hash, options.expected_schema, registered=arrow_schema
         )
-        elsewhere = Elsewhere(options, directory, gateways)
+        self._elsewhere = elsewhere = Elsewhere(options, directory, gateways)
         self._attached = attached = Attachments(directory, options, expected.readable, elsewhere)
         self._fast_path = FastPath()
         self._sleep = WakeableSleep(self._fast_path.disturb)
@@ -103,7 +103,9 @@ class Consumer(ClosedWhenForgotten):
         self._enrolment.made()
         self._opened_in = os.getpid()
         if not self._reader.has_met_any():
-            log.warning("nobody produces channel %r yet on this host; its consumer waits", channel)
+            log.warning(
+                "nobody produces channel %r yet %s; its consumer waits", channel, elsewhere.where_nobody_produces()
+            )
 
     # -- reading -------------------------------------------------------------------------------------------
 
@@ -205,6 +207,11 @@ class Consumer(ClosedWhenForgotten):
     def block_sources(self) -> dict[str, Literal["shm", "flight"]]:
         """How each ring that is read now is read, by block id: from shared memory, or from another host."""
         return self._attached.sources
+
+    @property
+    def unreachable(self) -> dict[str, str]:
+        """The hosts that have data of the channel and cannot be read now, and why. They are tried again."""
+        return dict(self._elsewhere.missing.why)
 
     @property
     def sequence(self) -> int:

@@ -27,11 +27,14 @@ from messagehub.discovery import Discovery, Source
 from messagehub.errors import BrokerRequired, ChannelNotFound, HubError, is_unable
 from messagehub.shm.channel_directory.directory import Directory
 from messagehub.shm.channel_directory.entries import block_path
+from messagehub.shm.errors import BlockOnOtherHost
 from registry import replies
 
 log = logging.getLogger("messagehub")
 
 ASK_SECONDS = 1.0  # so long the broker may take to say where a channel is, and what of it can be read
+GATEWAY_SECONDS = 3.0
+AGAIN_SECONDS = 0.1
 
 
 class Undecided(Exception):
@@ -90,6 +93,7 @@ class Enrolment:
         self._readable: BackgroundRequest[bool] = BackgroundRequest(otherwise=False)
         self._refusal: HubError | None = None
         self._is_unsure = True  # where the channel is: ask
+        self._asks_in_passing = False  # where it is was known before, and what is read meanwhile is right
         self._is_closed = False
 
     def made(self) -> None:
@@ -106,13 +110,29 @@ class Enrolment:
 
     def is_awaited(self) -> bool:
         """Whether it is not yet known that the channel is not elsewhere."""
-        return self._where.is_asked and not self._where.is_answered
+        return self._where.is_asked and not self._where.is_answered and not self._asks_in_passing
 
     def must_ask(self) -> bool:
         """Nobody is asked while something is read, unless what came may be on another host of the site: the kernel
         tells of this host alone. And a member of a group gets its share first: the others wait for it."""
-        is_served = self.registration is not None and (self._share.is_open() or self._attached.readers)
-        return self._is_unsure and (not is_served or self._may_be_elsewhere())
+        if not (self._is_unsure or self._elsewhere.is_behind):
+            return False
+        if self.registration is None:
+            return True
+        return not self._share.is_open() and (not self._attached.readers or self._registry.is_in_site())
+
+    def must_ask_elsewhere(self) -> bool:
+        """As `must_ask`, for who reads without a pause: what is on other hosts would never be read."""
+        return self.must_ask() and self._registry.is_in_site() and not self._where.is_asked
+
+    def ask_at(self) -> float | None:
+        """Return when to ask again for what cannot be reached now."""
+        return self._elsewhere.missing.again_at
+
+    def catch_up(self) -> None:
+        """While the consumer is made: open what it was just dealt on other hosts."""
+        if self._made_by is not None and self._elsewhere.is_behind:
+            self._take_place(self._find())
 
     def update(self) -> None:
         """Take what was answered, and ask what is unsure. A refusal is raised until whoever is asked says otherwise."""
@@ -126,7 +146,7 @@ class Enrolment:
             self._refusal = copy.copy(refused)  # without the frames that it was raised in
             raise
         if self.must_ask() and not self._where.is_asked:
-            self._is_unsure = False
+            self._asks_in_passing, self._is_unsure = not self._is_unsure, False
             if self._made_by is not None:
                 self._take_place(self._find())
             else:
@@ -171,13 +191,22 @@ class Enrolment:
             found = self._registry.discover(self._seconds(ASK_SECONDS))
             if found is not None:
                 self._check_schema(found)
-                self._elsewhere.prepare(found)
-            else:
-                self._elsewhere.clear()
+            self._prepare(found)
         except BaseException:
             self._is_unsure = True  # and asked again, so that the next read says the same
             raise
         return found
+
+    def _prepare(self, found: Discovery | None) -> None:
+        """Open what is on other hosts. While the consumer is made, wait a moment for a gateway that starts again."""
+        until = time.monotonic() + min(GATEWAY_SECONDS, self._seconds(0.0) / 2)
+        while True:
+            try:
+                return self._elsewhere.prepare(found, is_made=self._made_by is None)
+            except BlockOnOtherHost as error:
+                if error.state not in ("", "starting") or time.monotonic() >= until or not self._registry.is_in_site():
+                    raise
+            time.sleep(AGAIN_SECONDS)
 
     def _take_place(self, found: Discovery | None) -> None:
         if found is None:
@@ -196,9 +225,6 @@ class Enrolment:
         is_readable = found.schema_hash is None or self._expected.is_readable(found.schema_hash)
         if found.source != "broker" and not is_readable:
             raise self._expected.mismatch(found.schema_hash)
-
-    def _may_be_elsewhere(self) -> bool:
-        return self._options.group is None and self._registry.is_in_site()
 
     # -- that it is read -----------------------------------------------------------------------------------
 

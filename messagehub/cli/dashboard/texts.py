@@ -143,7 +143,7 @@ def _consumers(channel: Channel, rings: list[RingFlow]) -> list[list[Any]]:
     """Return those that lag most first. What reads without being registered is shown too."""
     lags: dict[str, list[Any]] = {}
     for reader in (reader for ring in rings for reader in ring.readers):
-        held = lags.setdefault(reader.consumer_id or f"pid {reader.pid}", [0.0, 0, 0, 0.0, 0, reader.pid])
+        held = lags.setdefault(reader.consumer_id or f"pid {reader.pid}", [0.0, 0, 0, 0.0, 0, reader.pid, reader.host])
         for at, value in enumerate((reader.items_per_second, reader.lag_items, reader.lag_bytes)):
             held[at] += value
         held[3] = max(held[3], reader.lag_seconds)
@@ -161,7 +161,7 @@ def _consumers(channel: Channel, rings: list[RingFlow]) -> list[list[Any]]:
                 one.pid if one else lag and lag[5],
                 *(measured or [None] * 5),
                 one.group if one else None,
-                one.host if one else None,
+                one.host if one else lag and lag[6],
             ]
         )
     return rows

@@ -5,6 +5,7 @@ Rule 2: the right to consume a channel is checked before the first byte of it is
 this hub is revoked or gets other rights, as those of HTTP do.
 """
 
+import re
 import time
 from collections.abc import Callable
 from functools import partial
@@ -13,14 +14,16 @@ from typing import Any
 from pyarrow import flight
 
 from messagehub.errors import Forbidden, HubError, RateLimited, Unauthorized
-from messagehub.flight.messages import error_bytes
+from messagehub.flight.messages import PID_HEADER, error_bytes
 from messagehub.security.audit import REFUSALS_PER_SECOND, AuditLog
 from messagehub.security.gateway_tokens import CLOCKS_APART_SECONDS, PREFIX, TOKEN_SECONDS, claim_of
 from messagehub.security.known_tokens import KnownTokens
 from messagehub.security.rate_limits import TokenBuckets
+from messagehub.shm.rings.reader_files import ReadsFor
 from registry.access import Right, Rights, Role
 
 MIDDLEWARE = "caller"
+_PID = re.compile(r"[0-9]{1,10}")
 _MISSING = (
     "this needs a token as `authorization: Bearer TOKEN`: the one in http.token of the hub's directory, or one of"
     " `messagehub tokens`"
@@ -36,11 +39,17 @@ class GatewayCaller(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow h
     """One call, as its methods see it."""
 
     def __init__(
-        self, name: str, rights: Rights, refusals: "Refusals", is_current: Callable[[], bool] = lambda: True
+        self,
+        name: str,
+        rights: Rights,
+        refusals: "Refusals",
+        is_current: Callable[[], bool] = lambda: True,
+        read_for: ReadsFor | None = None,
     ) -> None:
         """`is_current` tells whether the token is still what it was."""
         super().__init__()
         self.name = name
+        self.read_for = read_for
         self.rights = rights
         self._refusals = refusals
         self._is_current = is_current
@@ -99,8 +108,10 @@ class GatewayCallers(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # p
         if token.startswith(PREFIX):
             claim = claim_of(self._secret, token, host=self._host, now=time.time())
             if claim is not None:
-                right = Right.parse(f"{'produce' if claim.changes else 'consume'}:{claim.channel}")
-                return GatewayCaller(claim.user, Rights([right]), self._refusals)
+                rights = Rights([Right.parse(f"{'produce' if claim.changes else 'consume'}:{claim.channel}")])
+                pid = (headers.get(PID_HEADER.decode()) or [""])[0]
+                read_for = ReadsFor(claim.user.partition(":")[0], int(pid) if _PID.fullmatch(pid) else 0)
+                return GatewayCaller(claim.user, rights, self._refusals, read_for=read_for)
             raise self._refused(_WRONG_OF_SITE)
         if (holder := self._tokens.holder(token)) is not None:
             is_current = partial(self._tokens.is_current, holder.name, holder.listed)

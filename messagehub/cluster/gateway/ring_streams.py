@@ -3,14 +3,18 @@
 Rule 1: the ring is read as any consumer of this host reads it, and no faster than the peer takes it: a blocking
 producer waits for a lossless reader elsewhere too.
 Rule 2: every IDLE_SECONDS at least something is sent, so that a peer that left is noticed, and lets go of the ring.
+Rule 3: a member of a group is one here, in the group's files, as long as its stream lasts. What it has not acknowledged
+then is another's. Its stream goes on after the ring's end: until the group is done, nobody may clean the ring.
 """
 
 import struct
+import threading
 from collections.abc import Iterator
 
 import msgspec
 import pyarrow as pa
 
+from messagehub.cluster.gateway.group_members import GroupMembers
 from messagehub.flight.messages import (
     ALIGNMENT,
     IDLE_SECONDS,
@@ -28,6 +32,7 @@ from messagehub.shm.errors import NothingThere, StreamEnded
 from messagehub.shm.layout import FLAT
 from messagehub.shm.payloads import codec_for
 from messagehub.shm.rings.read_results import Gap, Item, Position, Producers
+from messagehub.shm.rings.reader_files import ReadsFor
 from messagehub.shm.rings.ring import open_reader, peek
 
 COLUMNS = pa.schema(
@@ -42,13 +47,16 @@ most messages come to lie where they can be read in place; a reader copies them 
 
 
 class RingStream:
-    def __init__(self, path: str, ticket: FlightTicket) -> None:
+    def __init__(self, path: str, ticket: FlightTicket, members: GroupMembers, read_for: ReadsFor | None) -> None:
         """Attach to the ring; raise NothingThere if it is not one of the ticket's channel."""
         header, state = peek(path)
         if header.channel != ticket.channel:
             raise NothingThere(path)
         self.channel = header.channel
         self._ticket = ticket
+        member = ticket.member
+        if member is not None:
+            members.make_room(path, ticket)
         self._reader = reader = open_reader(
             path,
             start=start_of(ticket, Position(header.block_id, state["epoch"], state["head"])),
@@ -56,7 +64,16 @@ class RingStream:
             wait_for_writer=True,
             verify=ticket.verify,
             consumer_id=ticket.consumer_id,
+            read_for=read_for,
+            group=member.group if member is not None else None,
+            assignment=member.share() if member is not None else None,
         )
+        self._acknowledging = threading.Lock()
+        self._left = threading.Event()
+        if member is not None:
+            self.acknowledge(ticket.done)
+            reader.skip_to(ticket.after)
+            members.add(path, ticket, self)
         self._producers: Producers = ((0, reader.header.producer_id),)
         info = RingInfo(
             block_id=reader.header.block_id,
@@ -77,12 +94,15 @@ class RingStream:
                 item = reader.latest()
                 yield self._message([] if item is None else [item], has_ended=True)
                 return
-            while True:
+            while not self._left.is_set():
                 try:
                     found = reader.read(IDLE_SECONDS)
                 except StreamEnded:
                     yield self._message([], has_ended=True)
-                    return
+                    if self._ticket.member is None:
+                        return
+                    self._left.wait(IDLE_SECONDS)
+                    continue
                 message = self._message([] if found is None else self._more(found))
                 found = None  # lets go of its slot, which is copied or on its way, before the peer takes the message
                 yield message
@@ -96,6 +116,18 @@ class RingStream:
         while self._reader.position.sequence < sequence and self._reader.take() is not None:
             pass
         return self._reader.position.sequence
+
+    def acknowledge(self, sequence: int) -> None:
+        """Of a member: note that its share is done up to this item. Any thread may call this."""
+        with self._acknowledging:
+            if sequence and not self._left.is_set():
+                self._reader.acknowledge(sequence)
+
+    def leave(self) -> None:
+        """Of a member: give up its share, and end the stream. Any thread may call this."""
+        with self._acknowledging:
+            self._left.set()
+            self._reader.leave_group()
 
     def _more(self, first: Item | Gap) -> list[Item | Gap]:
         """Return what can be had at once, up to a message."""
@@ -137,6 +169,7 @@ class RingStream:
             is_replaced=reader.is_replaced(),
             has_ended=has_ended,
             producers=list(self._producers),
+            has_more=self._ticket.member is not None and reader.has_unread(),
         )
 
     def close(self) -> None:

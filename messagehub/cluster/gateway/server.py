@@ -3,34 +3,41 @@
     ListFlights      the channels of this host that the caller may look at
     GetFlightInfo    one channel: its schema, and a ticket for its table and for each of its rings
     DoGet            a ticket: batches of a table or of a ring, or a ring as consumers elsewhere read it
-    DoAction         `manifests`: the generations of a channel's table
+    DoAction         `manifests`: the generations of a channel's table; of groups of consumers: `group_rings`, and
+                     `acknowledge` of a member that reads a ring
 
 Only the directory of this host is read: the gateway needs no broker, and never gives what another host has.
 """
 
 import os
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
+import msgspec
 import pyarrow as pa
 from pyarrow import flight
 
 from messagehub.cluster.gateway.callers import MIDDLEWARE, GatewayCaller, as_flight_error
+from messagehub.cluster.gateway.group_members import GroupMembers
 from messagehub.cluster.gateway.ring_holds import RingHolds, list_rings
 from messagehub.cluster.gateway.ring_streams import RingStream
 from messagehub.cluster.gateway.table_actions import drop_table, manifests_of, parts_in_use
 from messagehub.errors import ChannelNotFound, Forbidden, HubError, MalformedRequest
 from messagehub.flight.messages import (
+    ACKNOWLEDGE,
     DROP_TABLE,
+    GROUP_RINGS,
     IDLE_SECONDS,
     MANIFESTS,
     PARTS_IN_USE,
     RELEASE,
     RINGS,
     FlightTicket,
+    GroupQuery,
+    GroupRing,
     PartsAsked,
     RingRelease,
     RingsAsked,
@@ -42,7 +49,7 @@ from messagehub.shm.channel_directory.entries import block_path
 from messagehub.shm.errors import DataBlockError, NothingThere, StreamEnded, TableMissing
 from messagehub.shm.rings.read_results import Item, Position
 from messagehub.shm.rings.reader import RingReader
-from messagehub.shm.rings.ring import open_reader, peek, ring_paths
+from messagehub.shm.rings.ring import left_by_group, open_reader, peek, ring_paths
 from messagehub.shm.tables.table_blocks import read_block
 from messagehub.shm.tables.tables import TableStore
 from registry import names
@@ -89,6 +96,7 @@ class GatewayServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow h
         super().__init__(location, **options)
         self._directory = directory
         self._holds = RingHolds()
+        self._members = GroupMembers()
 
     # -- Flight's methods ----------------------------------------------------------------------------------
 
@@ -118,7 +126,7 @@ class GatewayServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow h
         if asked.kind == "ring":
             if asked.block is None:
                 raise MalformedRequest("a ring is named by `block`")
-            stream = RingStream(self._ring_path(asked.block), asked)
+            stream = RingStream(self._ring_path(asked.block), asked, self._members, caller.read_for)
             if asked.hold:
                 held = self._holds.messages(asked.hold, stream)
                 return flight.GeneratorStream(stream.schema, _told_while_sent(held, caller))
@@ -137,11 +145,14 @@ class GatewayServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow h
             (PARTS_IN_USE, "for hubs: which parts on another host the manifests of this one name"),
             (RINGS, 'the rings of a channel; the body is {"channel": NAME}'),
             (RELEASE, "for whoever holds a ring: let go of the items up to one"),
+            (GROUP_RINGS, 'the rings that a group may read; the body is {"channel": NAME, "group": NAME}'),
+            (ACKNOWLEDGE, "how far a member of a group is done; the body is the ticket of its stream, with `done`"),
         ]
 
     @_told
     def do_action(self, context: Any, action: Any) -> list[Any]:
         body, caller = action.body.to_pybytes(), _caller(context)
+        found: Iterable[bytes]
         if action.type == MANIFESTS:
             channel = self._allowed(caller, FlightTicket.of(body).channel)
             found = manifests_of(self._directory, channel)
@@ -158,6 +169,17 @@ class GatewayServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow h
             release = decoded(body, RingRelease)
             self._allowed(caller, release.channel)
             found = [self._holds.release(release)]
+        elif action.type == ACKNOWLEDGE:
+            asked = FlightTicket.of(body)
+            self._allowed(caller, asked.channel)
+            if asked.block is None or asked.member is None:
+                raise MalformedRequest("a member of a group names its ring by `block`, and itself by `member`")
+            self._members.acknowledge(self._ring_path(asked.block), asked)
+            found = []
+        elif action.type == GROUP_RINGS:
+            query = decoded(body, GroupQuery)
+            self._allowed(caller, query.channel)
+            found = [msgspec.json.encode(ring) for ring in self._group_rings(query)]
         else:
             raise MalformedRequest(f"there is no action {action.type!r:.100}")
         return [flight.Result(pa.py_buffer(one)) for one in found]
@@ -195,6 +217,19 @@ class GatewayServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow h
                 if peek(path)[0].channel == channel:
                     found.append(path)
         return found
+
+    def _group_rings(self, query: GroupQuery) -> Iterator[GroupRing]:
+        for path in self._rings(query.channel):
+            block = "/" + self._directory.relative(path)
+            left_out = [share.share() for name, share in query.left_out if name == block]
+            with suppress(DataBlockError):  # it ended meanwhile, or is damaged, which `messagehub doctor` reports
+                header, state = peek(path)
+                yield GroupRing(
+                    block=block,
+                    position=(header.block_id, state["epoch"], state["head"]),
+                    is_alive=state["has_writer"],
+                    left=left_by_group(path, query.channel, query.group, left_out),
+                )
 
     def _info(self, channel: str) -> Any:
         endpoints, schema, rows, size = [], None, -1, -1

@@ -28,6 +28,8 @@ class Holder:
     consumer_id: str | None = None  # None: nobody said
     missed: int = 0  # items that were overwritten before it came to them
     shares: int = 1  # it reads one of so many items: those of its share, where it is a member of a group
+    host: str | None = None  # where its process is, if not here: a gateway of this host reads for it
+    holding_pid: int | None = None  # the process of this host that keeps the slots: its own, or a gateway's
 
     @property
     def is_left_behind(self) -> bool:
@@ -36,6 +38,7 @@ class Holder:
 
     def __str__(self) -> str:
         who = f"group {self.group!r}" if self.group else f"process {self.pid or '(unknown)'}"
+        who += f" on host {self.host!r}" if self.host else ""
         who += ", which nobody is in," if self.is_left_behind else ""
         parts = [f"holds {_count(self.held, 'slot')}"] if self.held else []
         parts += [f"has not read {_count(self.unread, 'item')}"] if self.unread else []

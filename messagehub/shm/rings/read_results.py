@@ -1,6 +1,6 @@
 """The results of reading: items, gaps and positions."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from messagehub.shm.layout import FLAT, Shape
@@ -30,6 +30,8 @@ class Gap:
     """The number of the first item that was lost."""
     last: int
     """The number of the last one."""
+    why: str = field(default="", compare=False)
+    """What happened, where that is known; else the reader was slower than the producer."""
 
 
 Producers = tuple[tuple[int, str], ...]

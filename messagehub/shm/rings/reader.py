@@ -46,6 +46,7 @@ from messagehub.shm.rings.reader_files import (
     WRITER_FIFO,
     NoReaderFile,
     ReaderFile,
+    ReadsFor,
     has_reader_index,
 )
 from messagehub.shm.rings.reader_items import ReaderItems
@@ -74,6 +75,7 @@ class ReaderOptions(TypedDict, total=False):
     copy: Copy
     spin_us: int
     consumer_id: str
+    read_for: ReadsFor | None
 
 
 class RingReader:
@@ -94,11 +96,12 @@ class RingReader:
         copy: Copy = "auto",
         spin_us: int = 0,
         consumer_id: str = "",
+        read_for: ReadsFor | None = None,
     ) -> None:
         """`lossless`: a blocking writer waits for this reader. `wait_for_writer`: sleep over its restarts.
 
         `spin_us`: how long to wait for an item without sleeping, where that pays. `consumer_id`: whose reader it is,
-        for people who look at the ring's readers.
+        and `read_for` for whom elsewhere, for people who look at the ring's readers.
         """
         self.header = segment.header()
         self.path = path = segment.path
@@ -124,7 +127,13 @@ class RingReader:
                     new_after = start_after(segment, self.header, start)
                     self._member = Membership(readers_path, group, assignment, new_after)
                     undo.callback(self._member.close)
-                self._file = ReaderFile(readers_path, geometry.slot_count, lossless=honoured, consumer_id=consumer_id)
+                self._file = ReaderFile(
+                    readers_path,
+                    geometry.slot_count,
+                    lossless=honoured,
+                    consumer_id=consumer_id,
+                    read_for=read_for,
+                )
                 undo.pop_all()
         except (RootUnusable, NothingThere):
             self._file = self._without_files(segment, readers_path, is_needed=honoured or group is not None)
@@ -252,6 +261,16 @@ class RingReader:
             core.fence()
             if self._words[WRITER_TICKET]:
                 self._writer_wake_up.wake()
+
+    def skip_to(self, sequence: int) -> None:
+        """Go on after this item, if that is further on. Of a group: what is passed over is not acknowledged."""
+        if sequence > self._core.cursor:
+            self._core.advance(sequence)
+
+    def leave_group(self) -> None:
+        """Give the place in the group to whoever takes it now. Any thread may call this; read no more afterwards."""
+        if self._member is not None:
+            self._member.close()
 
     def __iter__(self) -> Iterator[Item | Gap]:
         while True:
@@ -440,7 +459,7 @@ def _held_by_others(readers_path: str, slot_count: int) -> Callable[[], tuple[in
 
     def look() -> tuple[int, int]:
         started, me = time.monotonic_ns(), os.getpid()
-        others = [reader for reader in live_readers(readers_path, slot_count, 0) if reader.holder.pid != me]
+        others = [reader for reader in live_readers(readers_path, slot_count, 0) if reader.holder.holding_pid != me]
         return held_slots(others, slot_count), max(_ROOM_NS, 50 * (time.monotonic_ns() - started))
 
     return look

@@ -20,7 +20,8 @@ import contextlib
 import errno
 import os
 import secrets
-from typing import Any, Final
+import sys
+from typing import Any, Final, NamedTuple
 
 from messagehub.shm.channel_directory.ownership import group_of, list_directory, parent_of
 from messagehub.shm.core import Writer
@@ -52,6 +53,8 @@ PID: Final = 4
 MISSED: Final = 5  # items that were overwritten before this reader came to them
 SHARES: Final = 6  # of a member of a group: how many share the items; 0 for a reader that reads all
 PINS_OFFSET: Final = 64
+_READS_FOR_BYTES: Final = 4096
+_HOST_BYTES: Final = 256  # the pid is a word, and the host's name follows, ended by a zero
 INDEX: Final = "index"
 WRITER_FIFO: Final = "writer.fifo"
 _INDEX_BYTES: Final = 4096
@@ -62,6 +65,22 @@ _OWNED: Final = exclusive(OWNER)
 
 def reader_file_bytes(slot_count: int) -> int:
     return -(-(PINS_OFFSET + slot_count) // 4096) * 4096
+
+
+class ReadsFor(NamedTuple):
+    """The process of another host that a gateway of this one reads for."""
+
+    host: str
+    pid: int
+
+
+def reads_for(descriptor: Descriptor, slot_count: int) -> ReadsFor | None:
+    """Return whom a reader file is read for, which is in a page behind the pins; None where it reads for itself."""
+    content = os.pread(descriptor.fd, 8 + _HOST_BYTES, reader_file_bytes(slot_count))
+    if len(content) <= 8:
+        return None
+    host = content[8:].partition(b"\0")[0].decode(errors="replace")
+    return ReadsFor(host, int.from_bytes(content[:8], sys.byteorder)) if host else None
 
 
 def make_reader_directory(directory: str) -> None:
@@ -117,16 +136,29 @@ def reader_directory(path: str, header: Header) -> str:
 class ReaderFile:
     """The reader's side: its file and its FIFO, which are removed when the reader closes and its last view is gone."""
 
-    def __init__(self, directory: str, slot_count: int, *, lossless: bool, consumer_id: str = "") -> None:
-        """`consumer_id` is for whoever looks at the directory; it is part of the file's name."""
+    def __init__(
+        self,
+        directory: str,
+        slot_count: int,
+        *,
+        lossless: bool,
+        consumer_id: str = "",
+        read_for: ReadsFor | None = None,
+    ) -> None:
+        """`consumer_id` and `read_for` are for whoever looks at the directory; the first is part of the file's name."""
         name = f"{consumer_id}@{secrets.token_hex(16)}"
         self.directory = directory
         self._path = os.path.join(directory, f"{name}{_READER}")
-        self._segment = Segment.create(self._path, reader_file_bytes(slot_count))
+        size = reader_file_bytes(slot_count)
+        self._segment = Segment.create(self._path, size if read_for is None else size + _READS_FOR_BYTES)
         self.words = self._segment.words
         self.memory: Any = self._segment.mapping
         self.words[LOSSLESS] = lossless
         self.words[PID] = os.getpid()
+        if read_for is not None:
+            host = read_for.host.encode()[: _HOST_BYTES - 1]
+            self.words[size // 8] = read_for.pid
+            self._segment.data[size + 8 : size + 8 + len(host)] = host
         if not try_lock(self._segment.descriptor.fd, _OWNED):
             raise HandleClosed("reader file")
         self._segment.publish()
@@ -185,7 +217,7 @@ class NoReaderFile:
 class _Seen:
     """The writer's side of one reader file."""
 
-    __slots__ = ("descriptor", "fifo", "memory", "path", "words")
+    __slots__ = ("descriptor", "fifo", "memory", "path", "read_for", "words")
 
     def __init__(self, path: str, slot_count: int) -> None:
         self.path = path
@@ -196,6 +228,7 @@ class _Seen:
             raise TruncatedBlock(path, least, size)
         self.memory = map_file(self.descriptor.fd, least, writable=False)
         self.words = memoryview(self.memory)[:PINS_OFFSET].cast("Q")
+        self.read_for = reads_for(self.descriptor, slot_count) if size > least else None
         self.fifo: Descriptor | None = None  # opened at the first wake-up, because it may not exist before that
 
     def is_dead(self) -> bool:
@@ -269,7 +302,7 @@ class ReaderFiles:
 
     def holders(self, head: int) -> list[Holder]:
         """Return every reader and group, with the slots and items that it holds of a writer that has come to `head`."""
-        found = [holder_of(file.words, head) for file in self._files.values()]
+        found = [holder_of(file.words, head, read_for=file.read_for) for file in self._files.values()]
         for name, group in self._groups.items():
             with contextlib.suppress(NothingThere):  # it was deleted
                 members = member_count(os.path.join(self.directory, name))
@@ -363,12 +396,13 @@ def names_in(directory: str) -> list[str]:
         return []
 
 
-def holder_of(words: memoryview, head: int, consumer_id: str | None = None) -> Holder:
+def holder_of(words: memoryview, head: int, consumer_id: str | None = None, read_for: ReadsFor | None = None) -> Holder:
     position = words[CURSOR]
     lag = max(0, head - position)
     unread = lag if words[LOSSLESS] else None
+    pid = words[PID] or None
     return Holder(
-        words[PID] or None,
+        read_for.pid or None if read_for is not None else pid,
         words[HELD],
         unread,
         lag=lag,
@@ -376,6 +410,8 @@ def holder_of(words: memoryview, head: int, consumer_id: str | None = None) -> H
         consumer_id=consumer_id,
         missed=words[MISSED],
         shares=max(words[SHARES], 1),
+        host=read_for.host if read_for is not None else None,
+        holding_pid=pid,
     )
 
 

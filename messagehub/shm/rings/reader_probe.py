@@ -9,7 +9,15 @@ from messagehub.shm.errors import AccessRefused, DamagedBlock, NothingThere
 from messagehub.shm.locks import OWNER, exclusive, is_locked
 from messagehub.shm.mapped_file import open_trusted
 from messagehub.shm.rings.holders import Holder
-from messagehub.shm.rings.reader_files import LOSSLESS, PINS_OFFSET, announce, holder_of, is_reader_file, names_in
+from messagehub.shm.rings.reader_files import (
+    LOSSLESS,
+    PINS_OFFSET,
+    announce,
+    holder_of,
+    is_reader_file,
+    names_in,
+    reads_for,
+)
 
 _OWNED: Final = exclusive(OWNER)
 
@@ -26,6 +34,7 @@ class ReaderProbe:
         self._consumer_id = name.rpartition("@")[0] or None
         self._descriptor = open_trusted(os.path.join(directory, name), os.O_RDONLY)
         self._slot_count = slot_count
+        self._read_for = reads_for(self._descriptor, slot_count)
 
     def look(self, head: int) -> LiveReader | None:
         """Return the reader as it is now; None if it is dead."""
@@ -34,7 +43,8 @@ class ReaderProbe:
             return None
         content = os.pread(fd, size, 0).ljust(size, b"\0")
         return LiveReader(
-            holder_of(memoryview(content)[:PINS_OFFSET].cast("Q"), head, self._consumer_id), content[PINS_OFFSET:]
+            holder_of(memoryview(content)[:PINS_OFFSET].cast("Q"), head, self._consumer_id, self._read_for),
+            content[PINS_OFFSET:],
         )
 
     def close(self) -> None:

@@ -1,0 +1,110 @@
+"""What a consumer reads, and is told, while one of several hosts that have data of its channel cannot be reached."""
+
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from messagehub import DataLost, MessageHub
+from messagehub.shm.errors import BlockOnOtherHost
+from tests.etcd_server import EtcdMember
+from tests.integration.harness import PATIENCE_SECONDS, eventually
+from tests.site.hosts import Site, gateway_of, gateway_pid, on, process_on, producing
+
+SHARED = 'p = hub.producer("%s", access="shared", producer_id="%s", capacity=64)\np.write(b"%s")'
+
+
+def test_what_can_be_read_is_read_and_what_is_missing_is_told_once_and_read_when_it_is_back(
+    hosts: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    with process_on(hosts["alpha"]) as there, process_on(hosts["beta"]) as near, on(hosts["beta"]) as here:
+        there.do(SHARED % ("m.part", "far", "far"))
+        near.do(SHARED % ("m.part", "near", "near"))
+        producing(here, "m.part", "alpha", "beta")
+        os.kill(gateway_pid(hosts["alpha"]), signal.SIGSTOP)
+        try:
+            consumer = here.consumer("m.part", start="oldest", timeout=20.0)
+            assert consumer.read(timeout=PATIENCE_SECONDS) == b"near"
+            assert list(consumer.unreachable) == ["alpha"]
+            near.do("p.write(b'more')")
+            assert consumer.read(timeout=PATIENCE_SECONDS) == b"more"
+        finally:
+            os.kill(gateway_pid(hosts["alpha"]), signal.SIGCONT)
+        assert consumer.read(timeout=PATIENCE_SECONDS) == b"far"
+        assert consumer.unreachable == {}
+        consumer.close()
+        told = [record.message for record in caplog.records if "cannot be read now, the rest is" in record.message]
+        assert len(told) == 1, told
+
+
+def test_what_is_lost_while_a_gateway_is_away_is_not_called_slow_reading(hosts: Site) -> None:
+    with process_on(hosts["alpha"]) as there, on(hosts["beta"]) as here:
+        there.do('p = hub.producer("m.lost", capacity=4)\np.write(b"0")')
+        with here.consumer("m.lost", start="oldest", on_lag="raise") as consumer:
+            assert consumer.read(timeout=PATIENCE_SECONDS) == b"0"
+            os.kill(gateway_pid(hosts["alpha"]), signal.SIGKILL)
+            there.do("for n in range(1, 30): p.write(b'%d' % n)")
+            with pytest.raises(DataLost, match=r"gateway of host 'alpha' was away for \d+\.\d s"):
+                consumer.read(timeout=PATIENCE_SECONDS)
+
+
+@pytest.fixture(scope="module")
+def pair(member: EtcdMember, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Hosts gamma and delta, of which gamma is lost on the way."""
+    started = Site(tmp_path_factory.mktemp("pair"), member.url)
+    try:
+        for name in ("delta", "gamma"):
+            started.add(name, "--http", "127.0.0.1:0")
+        gateway_of(started["delta"], "gamma")
+        yield started
+    finally:
+        started.close()
+
+
+def health(hub: MessageHub | Site, name: str) -> str:
+    assert isinstance(hub, Site)
+    return next(str(each["health"]) for each in hub["delta"].hosts()["hosts"] if each["host"] == name)
+
+
+def test_a_host_that_is_lost_is_named_and_so_is_one_that_has_no_gateway(
+    pair: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    with on(pair["delta"]) as here:
+        with process_on(pair["gamma"]) as there:
+            there.do('p = hub.producer("m.gone", capacity=4)\np.write(b"0")')
+            producing(here, "m.gone", "gamma")
+            consumer = here.consumer("m.gone", start="oldest")
+            assert consumer.read(timeout=PATIENCE_SECONDS) == b"0"
+            pair["gamma"].kill()
+        eventually(lambda: health(pair, "gamma") == "lost")
+        with pytest.raises(BlockOnOtherHost, match="host 'gamma' is lost"):
+            consumer.read(timeout=2 * PATIENCE_SECONDS)
+        consumer.close()
+        with caplog.at_level(logging.WARNING), here.consumer("m.gone") as waiting:
+            assert waiting.read(timeout=0.0) is None
+        assert "'gamma' is lost" in caplog.text
+        assert "on this host" not in caplog.text
+
+
+def test_a_hub_without_a_gateway_is_told_from_one_that_starts_it(member: EtcdMember, tmp_path: Path) -> None:
+    site = Site(tmp_path, member.url)
+    try:
+        site.add("without")
+        site.add("reader")
+        with process_on(site["without"]) as there, on(site["reader"]) as here:
+            there.do(SHARED % ("m.none", "far", "far"))
+            producing(here, "m.none", "without")
+            with pytest.raises(BlockOnOtherHost, match="runs no Arrow Flight gateway"):
+                here.consumer("m.none")
+            with here.producer("m.none", access="shared", producer_id="near", capacity=4) as producer:
+                with pytest.raises(BlockOnOtherHost, match="'without'"):
+                    here.consumer("m.none", on_unreachable="raise")
+                with here.consumer("m.none") as consumer:
+                    producer.write(b"near")
+                    assert consumer.read(timeout=PATIENCE_SECONDS) == b"near"
+                    assert list(consumer.unreachable) == ["without"]
+    finally:
+        site.close()
