@@ -77,12 +77,16 @@ def unpack(value: bytes) -> bytes:
 def load(stored: Iterable[tuple[str, bytes]], *, revision: int, last_schema_id: int) -> Saved:
     """Return the records of a site, from keys without their prefix. Raise KeyError or DecodeError for what misses."""
     found: _Found = {kind: [] for kind in KINDS}
+    channels: dict[str, Channel] = {}
     for name, value in stored:
         kind, *names = name.split("/")
-        if kind in found:
+        if kind == "channels":  # without lists of names beside: what is left of those stays in the process
+            channel = _decoders[kind].decode(unpack(value))
+            channels[channel.name] = channel
+        elif kind in found:
             parts = [unquote(part) for part in names] if "%" in name else names
             found[kind].append((parts, _read(kind, parts, unpack(value))))
-    channels = _load_channels(found)
+    _complete_channels(channels, found)
     hidden = {(subject, int(version)) for (subject, version), _ in found["hidden"]}
     schemas = sorted((schema for _, schema in found["schemas"]), key=lambda schema: (schema.subject, schema.version))
     schemas = [
@@ -113,8 +117,8 @@ def _read(kind: str, names: list[str], value: bytes) -> Any:
     return decoder.decode(value) if decoder is not None else value
 
 
-def _load_channels(found: _Found) -> dict[str, Channel]:
-    channels: dict[str, Channel] = {name: channel for (name,), channel in found["channels"]}
+def _complete_channels(channels: dict[str, Channel], found: _Found) -> None:
+    """Add what has keys of its own."""
     stalled: dict[tuple[str, ...], int] = {}
     for kind in ("producers", "consumers"):
         stalled |= {(kind, *names[:-1]): value for names, value in found[kind] if len(names) == _STALL_NAMES + 1}
@@ -135,7 +139,6 @@ def _load_channels(found: _Found) -> dict[str, Channel]:
         restored(channel_record)
     for (channel,), value in found["revisions"]:
         channels[channel].revision = max(channels[channel].revision, int(value))
-    return channels
 
 
 _STALL_NAMES = 2
