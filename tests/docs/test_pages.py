@@ -48,7 +48,9 @@ class Reader:
         self._python = self.interpreter()
 
     def interpreter(self) -> "subprocess.Popen[str]":
-        return self._start([sys.executable, "-m", "tests.docs.interpreter"], preloaded.Popen)
+        # Spark's driver starts anew, as users start it: JVM and workers take far longer than its imports.
+        popen = subprocess.Popen if "PYSPARK_PYTHON" in self.environment else preloaded.Popen
+        return self._start([sys.executable, "-m", "tests.docs.interpreter"], popen)
 
     def _start(
         self, command: list[str], popen: type["subprocess.Popen[Any]"] = subprocess.Popen
