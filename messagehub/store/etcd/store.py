@@ -1,5 +1,6 @@
 """A store in etcd, for the hub that leads a site. Messages and positions of retained topics are not in it: `local` has
-what of them the same registry decides, and hubs of a site have a registry of their own for that (`broker/site/home_topics`).
+what of them the same registry decides, and hubs of a site have a registry of their own for them (broker/site,
+home_topics.py).
 
 Rule 1: every transaction compares the leader key and the head, which each transaction changes. A hub that does not lead
 any more cannot write, and a transaction whose answer was lost cannot be carried out after a later one.
