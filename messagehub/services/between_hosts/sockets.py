@@ -12,7 +12,8 @@ from messagehub.services.frames import MAX_FRAME_BYTES
 
 HEARTBEAT_MS, SILENCE_MS = 1_000, 6_000
 HANDSHAKE_MS = 5_000
-LINGER_MS = 1_000
+LINGER_MS = 3_000
+NEVER_MS = 2**31 - 1
 UNREAD_MESSAGES = 16
 """How many messages of one caller libzmq has in memory: a stranger may send any number."""
 _LOST = (
@@ -48,7 +49,7 @@ class Dialled:
         """Raise ZMQError or ValueError for what is no endpoint, or no key."""
         self.link = link
         self.dealer = _socket(context, zmq.DEALER, keys)
-        self.dealer.setsockopt(zmq.RECONNECT_IVL, -1)
+        self.dealer.setsockopt(zmq.RECONNECT_IVL, NEVER_MS)  # with -1 libzmq discards what has come and was not read
         self.monitor: Socket = self.dealer.get_monitor_socket(_LOST)
         try:
             self.dealer.setsockopt(zmq.CURVE_SERVERKEY, key.encode())
