@@ -332,7 +332,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Where subscribers listen to what is published on other hosts of the site, and to what is stored there."""
         if self.endpoint.startswith("ipc://"):
             path = Path(self.endpoint[6:])
-            pushed, retained = (path.with_name(f"{path.stem}-{end}.sock") for end in ("site", "site-stored"))
+            pushed, retained = (path.with_name(f"{path.stem}-{end}.sock") for end in ("site", "homes"))
             return f"ipc://{pushed}", f"ipc://{retained}"
         return ports_above(self.endpoint, 6), ports_above(self.endpoint, 9)
 
