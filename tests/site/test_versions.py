@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from messagehub.store.etcd.head import FORMAT
 from tests.etcd_server import EtcdMember
 from tests.integration.harness import ROOT, Message, Peer, eventually
 from tests.site.hosts import SiteHub, site
@@ -43,8 +44,9 @@ def changes(event):
 rows.changes = changes
 main()
 """
-PREVIOUS = "7dfdc6f"
-"""A landed version that runs beside this one in a site."""
+NEEDS_UPDATE = f"made by a newer MessageHub; this one knows up to {FORMAT}: update this hub"
+PREVIOUS = "9dba23c"
+"""An earlier version that runs beside this one in a site."""
 
 
 def declare(hub: SiteHub, name: str) -> Message:
@@ -83,7 +85,7 @@ def test_hosts_are_updated_one_at_a_time_to_a_version_with_other_records(member:
         assert alpha.stop() == 0
         eventually(beta.is_leader)
         declared(beta, "by.newer")
-        with pytest.raises(AssertionError, match="made by a newer MessageHub; this one knows up to 1: update this hub"):
+        with pytest.raises(AssertionError, match=NEEDS_UPDATE):
             alpha.start()
         alpha.program = NEWER_RECORDS
         alpha.start()
@@ -102,7 +104,7 @@ def test_a_hub_that_is_too_old_reads_on_says_so_and_stands_in_nobodys_way(member
         declared(beta, "by.newer")
         gamma.signal(signal.SIGCONT)
         said = str(eventually(lambda: gamma.ask({"type": "PING"}).get("problems")))
-        assert "format 2, made by a newer MessageHub; this one knows up to 1: update this hub" in said
+        assert f"format {FORMAT + 1}, {NEEDS_UPDATE}" in said
         assert has(gamma, "before")
         assert not has(gamma, "by.newer")
         refused = declare(gamma, "by.older")

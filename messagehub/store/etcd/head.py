@@ -13,7 +13,8 @@ from messagehub.store.etcd.rows import unpack
 from registry.decoding import decodable
 from registry.events import AnyEvent
 
-FORMAT = 1
+FORMAT = 2
+"""1: before records of services and retained topics, when hubs said other things to each other as well."""
 _event_decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 
 
