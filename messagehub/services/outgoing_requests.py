@@ -40,7 +40,7 @@ _PRIORITY = {name: number for number, name in enumerate(PRIORITIES)}
 class Outgoing:
     __slots__ = (
         *("address", "attempts", "body", "deadline", "form", "headers"),
-        *("encoder", "idempotent", "is_reported", "kind", "large", "priority", "retries"),
+        *("encoder", "has_met_the_end", "idempotent", "is_reported", "kind", "large", "priority", "retries"),
     )
 
     def __init__(
@@ -74,6 +74,8 @@ class Outgoing:
         self.idempotent = idempotent
         self.is_reported = is_reported
         self.attempts = 0
+        self.has_met_the_end = False
+        """Whether a worker that was known has refused it, because it has ended."""
 
     def frame(self, number: int, target: bytes) -> bytes:
         kind, body = (self.kind, self.body) if self.large is None else self.encoder.encode(self.large)

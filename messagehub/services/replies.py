@@ -16,7 +16,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
-from messagehub.errors import HubError, NotInitialised, RequestCancelled, RequestTimeout, SendTimeout
+from messagehub.errors import HubError, MailboxClosed, NotInitialised, RequestCancelled, RequestTimeout, SendTimeout
 from messagehub.payloads.encoding import decode_payload, from_block
 from messagehub.protocol.topic_frames import BYTES, IN_BLOCK
 from messagehub.runtime.background import BackgroundJob, BackgroundThreads
@@ -338,6 +338,11 @@ def refusal_in(answer: ServiceAnswer) -> HubError | None:
     if answer.form == EXPIRED:
         return RequestTimeout("the worker did not come to it in time")
     return None
+
+
+def has_ended(error: HubError) -> bool:
+    """Whether the worker that refused the message is none any more."""
+    return isinstance(error, MailboxClosed) and bool(error.details.get("has_ended"))
 
 
 def payload_of(answer: ServiceAnswer, address: str) -> Any:

@@ -40,7 +40,7 @@ from messagehub.services.frames import REQUEST, SEND, STREAM
 from messagehub.services.metrics import ServiceMetrics
 from messagehub.services.outgoing_requests import CERTAINLY_NOT_HANDLED, UNDELIVERABLE, Outgoing
 from messagehub.services.payloads import PayloadEncoder
-from messagehub.services.replies import Attempt, Call, PendingReply, payload_of, refusal_in
+from messagehub.services.replies import Attempt, Call, PendingReply, has_ended, payload_of, refusal_in
 from messagehub.services.streams import StreamCall, StreamedReply
 from registry.records import DeadLetter
 
@@ -150,6 +150,12 @@ class Requests:
         """Return how long to wait before the next attempt; None if there is to be none."""
         pause: float = min(BACKOFF_FIRST_SECONDS * 2 ** min(outgoing.attempts - 1, MOST_DOUBLINGS), BACKOFF_MAX_SECONDS)
         pause *= random.uniform(0.5, 1.0)
+        if has_ended(error) and not outgoing.has_met_the_end and monotonic() < outgoing.deadline:
+            # The worker was known from before; who serves the address now is asked once, whatever `retries` says.
+            outgoing.has_met_the_end = True
+            outgoing.retries += 1
+            self._metrics.count("retried")
+            return 0.0
         is_safe = isinstance(error, CERTAINLY_NOT_HANDLED) or (outgoing.idempotent and isinstance(error, NoResponse))
         if not is_safe or outgoing.attempts > outgoing.retries or monotonic() + pause >= outgoing.deadline:
             return None
@@ -165,6 +171,8 @@ class Requests:
         self._count(attempt.route, -1, answer)
         refused = refusal_in(answer)
         if refused is not None:
+            if has_ended(refused):
+                self.directory.lost(attempt.entry, attempt.route)
             raise refused
         return answer
 
@@ -205,7 +213,7 @@ class Requests:
 
         Of a message, the deadline says that nobody took it.
         """
-        if isinstance(error, NoResponse):
+        if isinstance(error, NoResponse) or has_ended(error):
             self.directory.lost(entry, route)
         elif isinstance(error, RequestTimeout):
             self._metrics.count("timeouts")

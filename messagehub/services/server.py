@@ -331,9 +331,8 @@ class ServiceServer:
         """Refuse a message: its worker has ended here, or its caller has only an old key."""
         self._metrics.count("received")
         self._metrics.count("refused")
-        job.caller.send(
-            failure(job.number, 0, MailboxClosed("this worker serves here no more: ask for the address again"))
-        )
+        error = MailboxClosed("this worker serves here no more: ask for the address again", has_ended=True)
+        job.caller.send(failure(job.number, 0, error))
 
     def _refuse_rest(self, caller: ServerConnection) -> None:
         """What came while the threads ended: its sender is told that nobody has seen it. More cannot come."""

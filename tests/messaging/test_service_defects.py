@@ -479,3 +479,17 @@ def test_a_slow_reader_is_told_that_the_stream_had_not_ended(caller: MessageHub)
             eventually(lambda: time.monotonic() > deadline)
             with pytest.raises(RequestTimeout, match="the stream of service:flood had not ended"):
                 list(partials)
+
+
+def test_a_caller_that_has_not_heard_of_a_change_is_served_by_who_serves_now(
+    broker: Served, caller: MessageHub
+) -> None:
+    """The process of the worker that has ended goes on, so its socket is there and refuses what comes for it."""
+    with patient_hub(broker) as one, patient_hub(broker) as other:
+        one.serve("service:stays", lambda message, context: None)
+        other.serve("service:stays.too", lambda message, context: None)
+        for number in range(60):
+            serving = (one, other)[number % 2].serve("service:moves", lambda message, context, n=number: n)
+            assert caller.request("service:moves", None, timeout=SECONDS) == number
+            assert caller.begin_request("service:moves", None, timeout=SECONDS).result() == number
+            serving.close()
