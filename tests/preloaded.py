@@ -320,6 +320,7 @@ def _run(program: dict[str, Any]) -> None:
         _enter_namespaces(program["namespaces_of"])
     if program["args"][1:4] == ["-m", "messagehub", "serve"] and imports_ours:
         program = _Reserve.fork(program)
+    sys.orig_argv = program["args"]
     os.environ.clear()
     os.environ.update(program["env"])
     os.chdir(program["cwd"])

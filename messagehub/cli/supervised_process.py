@@ -1,6 +1,7 @@
 """A process beside the broker that serves something, and the thread that keeps one such process serving.
 
-Rule 1: the hub is ready when the process answers. A first process that ends before it answers ends the hub.
+Rule 1: the hub is ready when the process answers. A first process that ends before it answers ends the hub, unless a
+signal has ended it.
 Rule 2: a process that dies later is started again, after a pause that grows while it keeps dying; until one
 answers, the broker is told what is wrong. The pause is short again once one has lived for STEADY_SECONDS.
 Rule 3: a process serves with the settings that it is given, which were checked. It reads no settings of its own: what
@@ -23,6 +24,8 @@ from messagehub.settings import Settings
 RESTART_SECONDS = 1.0
 RESTART_MAX_SECONDS = 30.0
 STEADY_SECONDS = 10.0
+MOST_KILLED = 3
+"""So often one is started again that a signal has ended before it served: that is no mistake in the settings."""
 START_SECONDS = 60.0
 ANSWER_SECONDS = 10.0
 STOP_SECONDS = 5.0
@@ -53,6 +56,7 @@ class SupervisedProcess(ABC):
         self._settings = settings
         self._next_settings: Settings | None = None
         self._is_stopping = self._has_answered = False
+        self._was_killed = False
         self._pause = RESTART_SECONDS
         self._child: ChildProcess | None = None
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -95,6 +99,11 @@ class SupervisedProcess(ABC):
     def _run(self) -> None:
         if not self._has_answered:
             why = self._begin()
+            for _ in range(MOST_KILLED):
+                if why is None or not self._was_killed or self._is_stopping:
+                    break
+                self._log.error("%s does not start: %s; starting it again", self._title, why)
+                why = self._begin()
             self._has_answered = why is None
             if why is None:
                 self._on_answer()
@@ -126,6 +135,7 @@ class SupervisedProcess(ABC):
 
     def _begin(self) -> str | None:
         """Start a process; return why it does not serve, or None when it does."""
+        self._was_killed = False
         if self._child is not None:
             self._child.end()
             self._child = None
@@ -155,7 +165,9 @@ class SupervisedProcess(ABC):
             if self._is_readable(child.ready_fd, left):
                 said = os.read(child.ready_fd, SAID_BYTES)
                 if not said:
-                    return f"the process ended with {child.code()}"
+                    code = child.code()
+                    self._was_killed = code < 0
+                    return f"the process ended with {code}"
                 self._serves(said)
                 return None
         return "the hub is stopping"

@@ -98,6 +98,8 @@ def test_a_producer_whose_slots_are_all_kept_goes_on_and_names_the_process(
         assert (block["slots"], block["held"], block["skipped"]) == (4, 4, 10)
         holder = {
             "pid": process.pid,
+            "holding_pid": process.pid,
+            "host": None,
             "held": 4,
             "unread": None,
             "group": None,

@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -317,3 +318,18 @@ def test_with_a_certificate_the_gateway_is_encrypted_and_hubs_hand_it_out(member
             client.do_get(ticket, call(found["token"])).read_all()
     finally:
         site.close()
+
+
+def test_a_gateway_that_is_killed_while_its_hub_starts_is_started_again(member: EtcdMember, tmp_path: Path) -> None:
+    with ExitStack() as ending:
+        alone = Site(tmp_path, member.url)
+        ending.callback(alone.close)
+        hub = alone.add("alpha", "--no-http")
+        hub.kill()
+        before = hub.process
+        with ThreadPoolExecutor(1) as threads:
+            started = threads.submit(hub.start)
+            eventually(lambda: hub.process is not before)
+            os.kill(eventually(lambda: gateway_pid(hub)), signal.SIGKILL)
+            started.result(60)
+        assert gateway_of(hub, "alpha")
