@@ -5,6 +5,7 @@ Rule 2: every command is answered within FORWARD_SECONDS. While nobody leads it 
 and did not answer is refused as retryable, and never sent twice, since it may have been carried out.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from time import monotonic
 
@@ -14,6 +15,8 @@ from msgspec import Struct, field
 from messagehub.broker.request_queue import Request
 from messagehub.broker.site.link import Answered, Kind
 from registry import replies
+
+log = logging.getLogger("messagehub.site")
 
 FORWARD_SECONDS = 4.0
 MOST_WAITING = 16_384
@@ -96,8 +99,12 @@ class ForwardedRequests:
             for each in together:
                 each.sent_to = None
             return first
-        payloads = _payloads_decoder.decode(answer.payload)
-        for each, payload in zip(together, payloads, strict=True):
+        try:
+            payloads = _payloads_decoder.decode(answer.payload)
+        except msgspec.DecodeError as error:
+            log.warning("the hub that leads answers heartbeats with what cannot be read: %s", error)
+            return None  # they are refused at their deadline
+        for each, payload in zip(together, payloads, strict=False):
             self.answered(answer._replace(number=each.number, payload=payload))
         return None
 

@@ -23,8 +23,8 @@ from messagehub.broker.parts import Parts
 from messagehub.broker.persistence.stored_registry import StoredRegistry
 from messagehub.broker.request_queue import MAX_BACKLOG, Request
 from messagehub.broker.site import link as site_link
-from messagehub.broker.site.forwarding import MOST_WAITING, Forwarded, ForwardedRequests
-from messagehub.broker.site.heartbeats import GatheredHeartbeats, renew
+from messagehub.broker.site.commands_to_leader import CHANGES_OF_SERVICES, CommandsToLeader
+from messagehub.broker.site.heartbeats import renew
 from messagehub.broker.site.home_topics import HomeTopics
 from messagehub.broker.site.host_answers import HostAnswers
 from messagehub.broker.site.host_reports import OwnHost, apply_report
@@ -32,8 +32,8 @@ from messagehub.broker.site.link import HubPath, SiteLink
 from messagehub.broker.site.registry_copy import RegistryCopy
 from messagehub.broker.site.site_problem import OLD_SECONDS, SiteProblem
 from messagehub.broker.site.site_topics import AT_HOME, SiteTopics
-from messagehub.errors import HubError, RateLimited, StoreReadOnly
-from registry import commands, events, replies
+from messagehub.errors import HubError, StoreReadOnly
+from registry import commands, events
 from registry.channels.leases import Member
 from registry.registry import Registry
 from registry.services.workers import SERVICE_COMMANDS
@@ -42,13 +42,11 @@ from registry.topics.subscribers import SUBSCRIBER_COMMANDS
 log = logging.getLogger("messagehub.site")
 
 TELL_SECONDS = 1.0
-AGAIN_SECONDS = 0.05
 END_SECONDS = 1.0
 _OF_THIS_HOST = {*AT_HOME, *SERVICE_COMMANDS, *SUBSCRIBER_COMMANDS}
-_CHANGES_OF_SERVICES = (commands.RegisterWorker, commands.UnregisterWorker, commands.RemovePool)
 FORWARDED: tuple[type[commands.Command], ...] = (
     *(kind for kind in protocol.COMMANDS_BY_TYPE.values() if kind.writes and kind not in _OF_THIS_HOST),
-    *_CHANGES_OF_SERVICES,
+    *CHANGES_OF_SERVICES,
 )
 _DONE = b""
 
@@ -57,9 +55,6 @@ class SiteMember:
     def __init__(self, link: SiteLink) -> None:
         self.role = "follower"
         self._link = link
-        self._forwarded = ForwardedRequests()
-        self._heartbeats = GatheredHeartbeats()
-        self._leadership: int | None = None
         self._won: site_link.Won | None = None
         self._is_lost = False
         """Whether the leadership is over, though the store has not yet said what became of the last changes."""
@@ -68,8 +63,6 @@ class SiteMember:
         """Whether the leader has to hear of everything that is to be seen on this host."""
         self._tell_at = 0.0
         self._problem_shown = SiteProblem(link.site)
-        self._send_again_at: float | None = None
-        """When to send what a hub that does not lead has sent back."""
         self._own_leadership = 0
         self._hosts: site_link.HostsSeen | None = None
 
@@ -90,16 +83,23 @@ class SiteMember:
         """Begin to follow. The registry is a copy already. `look_at_host` looks at this host as a whole."""
         self._parts, self._stored, self._look_at_host = parts, stored, look_at_host
         parts.host_watcher.tables_elsewhere = self._link
-        self.own_host = OwnHost(lambda: stored.registry, self._link.host, self._ask_leader)
-        self._copy = RegistryCopy(parts, stored, self.view)
         self._home = HomeTopics(parts, stored.settings, self._link.host)
         self._topics = topics = SiteTopics(self._link, parts, stored, self._home)
+        self._to_leader = CommandsToLeader(
+            self._link,
+            parts,
+            copied_leases=lambda: self._copy.leases,
+            settle=topics.settle,
+            on_missing_report=self._look_again,
+        )
+        self.own_host = OwnHost(lambda: stored.registry, self._link.host, self._to_leader.ask)
+        self._copy = RegistryCopy(parts, stored, self.view)
         parts.answers.replace(topics.answers())
         parts.answers.replace_usual(topics.deciding())
         self._follow()
         hosts = HostAnswers(self._link, parts.access_control, lambda: self.role)
         parts.answers.replace({commands.ListHosts: hosts.list, commands.RequestGateway: hosts.gateway})
-        parts.stats.add(lambda: {"forwarded_commands": self._forwarded.count, "site_loads": self._copy.loads})
+        parts.stats.add(lambda: {"forwarded_commands": self._to_leader.count, "site_loads": self._copy.loads})
         parts.stats.add(topics.counters)
         parts.stats.add_gauges(self._gauges)
         parts.stats.add_gauges(topics.gauges)
@@ -139,8 +139,7 @@ class SiteMember:
                 case site_link.Followed():
                     self._take_head(news)
                 case site_link.Answered():
-                    if self._forwarded.answered(news) is not None:
-                        self._send_again_at = monotonic() + AGAIN_SECONDS  # it is about to lead, or does not any more
+                    self._to_leader.answered(news)
                 case site_link.HomeAnswered():
                     self._topics.take_answer(news)
                 case site_link.Asked():
@@ -159,41 +158,23 @@ class SiteMember:
                 case site_link.HostsSeen():
                     self._take_hosts(news)
         self._take_over()
-        self._hand_on()
+        self._to_leader.hand_on(self._stored.registry.revision)
 
     def maintain(self) -> float:
         """Do what is due, and return the seconds until there may be more to do."""
-        for waiting in self._forwarded.overdue():
-            self._refuse(waiting, self._why_late(waiting))
-        if self._must_look and self._leadership is not None and self.role == "follower":
+        if self._must_look and self._to_leader.leadership is not None and self.role == "follower":
             self._must_look = False
             self.own_host.forget()
             self._look_at_host()
         while (report := self.own_host.take_report()) is not None:
-            if self._leadership is None:
-                self._must_look = True
-            else:
-                self._send(self._forwarded.add("report", report, user="", on_reply=self._reported))
-        if self._send_again_at is not None and monotonic() >= self._send_again_at:
-            self._send_again_at = None
-            for waiting in self._forwarded.unsent():
-                self._send(waiting)
-        while (gathered := self._heartbeats.take()) is not None:
-            first, body = gathered
-            if first.sent_to is not None and first.sent_to == self._leadership:
-                self._link.send(first.number, first.kind, body, user="", leadership=first.sent_to)
+            self._to_leader.report(report)
+        to_leader_seconds = self._to_leader.maintain()
         if monotonic() >= self._tell_at:
             self._tell_at = monotonic() + TELL_SECONDS
             self._tell()
         topics_seconds = self._topics.maintain()
         self._link.flush()
-        due_at = self._tell_at if self._send_again_at is None else min(self._tell_at, self._send_again_at)
-        return min(
-            self._forwarded.seconds_to_deadline(),
-            self._heartbeats.seconds_to_send(),
-            max(due_at - monotonic(), 0.0),
-            topics_seconds,
-        )
+        return min(to_leader_seconds, topics_seconds, max(self._tell_at - monotonic(), 0.0))
 
     def flush(self) -> None:
         """Send what other hubs are to have before this one stops."""
@@ -201,8 +182,7 @@ class SiteMember:
 
     def end(self) -> None:
         """Answer what is waiting, since the hub stops."""
-        for waiting in self._forwarded.take_all():
-            self._refuse(waiting, "this hub stops, and whether the command was carried out is not known")
+        self._to_leader.end()
         self._topics.end(END_SECONDS)
 
     def _tell(self) -> None:
@@ -219,7 +199,7 @@ class SiteMember:
         if age >= OLD_SECONDS:
             confirmed = f"etcd does not confirm that the copy of the registry is complete, for {age:.0f} s now"
             return f"{confirmed}; reads go on{said}"
-        if self._leadership is None and self.role == "follower":
+        if self._to_leader.leadership is None and self.role == "follower":
             return f"no hub leads it, so commands wait{said}"
         return ""
 
@@ -227,8 +207,9 @@ class SiteMember:
 
     def _follow(self) -> None:
         self.role = "follower"
-        self.own_host.is_leading = False
-        self._parts.answers.replace(dict.fromkeys(FORWARDED, self._forward) | {commands.Heartbeat: self._heartbeat})
+        self.own_host.is_leading, self._to_leader.is_following = False, True
+        forward = self._to_leader.forward
+        self._parts.answers.replace(dict.fromkeys(FORWARDED, forward) | {commands.Heartbeat: self._heartbeat})
 
     def _take_head(self, head: site_link.Followed) -> None:
         registry = self._stored.registry
@@ -266,38 +247,13 @@ class SiteMember:
         return is_here or (self.role == "follower" and self._copy.leases.has(lease, member))
 
     def _take_leader(self, leadership: int | None) -> None:
-        if leadership == self._leadership:
+        if leadership == self._to_leader.leadership:
             return
-        self._leadership = leadership
-        self._heartbeats = GatheredHeartbeats()  # those that were gathered for the other one are answered next
-        for waiting in self._forwarded.of_others(leadership):
-            self._refuse(
-                waiting, "the hub that led the site is gone, and whether it carried the command out is unknown"
-            )
-        if leadership is not None:
-            self._must_look = True
-            for waiting in self._forwarded.unsent():
-                self._send(waiting)
+        self._must_look |= leadership is not None
+        self._to_leader.follow(leadership)
 
-    # -- forwarding ----------------------------------------------------------------------------------------
-
-    def _forward(self, request: Request, registry: Registry, now: float) -> Answer | None:  # noqa: ARG002  one signature
-        path, command = request[:2]
-        if isinstance(path, HubPath):
-            self._link.answer(path, "not_leader", 0, b"")
-            return None
-        if outdated := self._link.outdated():
-            raise StoreReadOnly(f"{outdated}. Reads go on, with what it had")
-        if len(self._forwarded) >= MOST_WAITING:
-            raise RateLimited("too many commands wait for the hub that leads the site: try again in a moment")
-        access_control = self._parts.access_control
-        user = access_control.sender(path) if access_control is not None else ""
-        # One that says how full mailboxes are goes alone: those that are gathered name their leases only.
-        lease = command.lease if isinstance(command, commands.Heartbeat) and not command.mailboxes else ""
-        kind: site_link.Kind = "heartbeats" if lease else "command"
-        body = b"" if lease else protocol.encode(command)
-        self._send(self._forwarded.add(kind, body, user=user, request=request, lease=lease))
-        return None
+    def _look_again(self) -> None:
+        self._must_look = True
 
     def _heartbeat(self, request: Request, registry: Registry, now: float) -> Answer | None:
         """Renew the lease of subscribers here, and that of all other members at the leader."""
@@ -311,75 +267,7 @@ class SiteMember:
             answer = self._parts.answers.usual(request, registry, now)
             if command.lease not in self._copy.leases:
                 return answer
-        return self._forward(request, registry, now)
-
-    def _send(self, waiting: Forwarded) -> None:
-        if self._leadership is None or self.role == "leader":
-            return  # sent when a leader is seen
-        waiting.sent_to = self._leadership
-        if waiting.kind == "heartbeats":
-            self._heartbeats.add(waiting)
-            return
-        self._link.send(waiting.number, waiting.kind, waiting.body, user=waiting.user, leadership=self._leadership)
-
-    def _ask_leader(self, command: commands.AnyCommand, on_reply: Callable[[replies.Reply | None], None]) -> None:
-        self._send(self._forwarded.add("command", protocol.encode(command), user="host", on_reply=on_reply))
-
-    def _reported(self, reply: replies.Reply | None) -> None:
-        if reply is None:
-            self._must_look = True
-
-    def _hand_on(self) -> None:
-        """Answer whoever waits for what the copy has by now."""
-        for waiting, answer in self._forwarded.reached(self._stored.registry.revision):
-            if waiting.kind == "report":
-                self._reported(replies.Reply())
-                continue
-            reply: replies.Reply
-            try:
-                reply = protocol.decode_reply(answer.payload)
-            except HubError as error:
-                reply = protocol.error_reply(error)
-            self._answer(waiting, reply, answer.payload)
-
-    def _refuse(self, waiting: Forwarded, why: str) -> None:
-        """Refuse as retryable; but a heartbeat of somebody who is registered is no news, and the next leader begins
-        all leases anew."""
-        command = waiting.request[1] if waiting.request is not None else None
-        if isinstance(command, commands.Heartbeat) and command.lease in self._copy.leases:
-            self._answer(waiting, replies.HeartbeatAck(known=True, notices=[]), None)
-            return
-        self._answer(waiting, protocol.error_reply(StoreReadOnly(f"{why}: try again")), None)
-
-    def _why_late(self, waiting: Forwarded) -> str:
-        if waiting.sent_to is None:
-            return "no hub leads the site at the moment, so the command was not carried out; reads go on"
-        if waiting.answer is None:
-            return "the hub that leads the site does not answer, and whether the command was carried out is not known"
-        return "the command was carried out, but the copy of this hub does not reach it"
-
-    def _answer(self, waiting: Forwarded, reply: replies.Reply, payload: bytes | None) -> None:
-        if waiting.request is None:
-            is_refused_here = payload is None
-            if waiting.on_reply is not None:
-                waiting.on_reply(None if is_refused_here else reply)
-            return
-        path, command, received_at, _ = waiting.request
-        access_control = self._parts.access_control
-        if isinstance(reply, replies.HeartbeatAck):
-            reply.broker_id = self._parts.broker_id  # clients compare it with the id of the hub that they talk to
-            reply.access = self._parts.access_version.current()
-            payload = None
-        if access_control is not None:
-            access_control.answered(path, command, reply)
-        if isinstance(reply, replies.TopicRetained):
-            self._topics.settle(reply)
-            payload = None
-        is_change = (command.writes or isinstance(command, _CHANGES_OF_SERVICES)) and not isinstance(
-            reply, replies.Error
-        )
-        sent = payload if payload is not None else protocol.encode_reply(reply, command.id)
-        self._parts.requests.reply(path, command, received_at, reply, sent, is_change=is_change)
+        return self._to_leader.forward(request, registry, now)
 
     # -- leading -------------------------------------------------------------------------------------------
 
@@ -392,7 +280,7 @@ class SiteMember:
         self._won = None
         self.role = "leader"
         self.own_host.forget()
-        self.own_host.is_leading = True
+        self.own_host.is_leading, self._to_leader.is_following = True, False
         self._own_leadership = won.leadership
         won.begin()
         self._parts.commit.resume(written=registry.revision)
@@ -400,11 +288,7 @@ class SiteMember:
         log.info("site %s: this hub leads from revision %d on", self._link.site, registry.revision)
         self._stored.record(registry.lead(epoch_floor=won.epoch_floor, now=self._parts.now()))
         self._look_at_host()
-        for waiting in self._forwarded.take_unsent():
-            if waiting.request is not None:
-                self._parts.requests.put_back(waiting.request)
-            elif waiting.on_reply is not None:
-                waiting.on_reply(None)
+        self._to_leader.take_over()
         self._end_lost_hosts()
 
     def after_commit(self) -> bool:
@@ -506,5 +390,5 @@ class SiteMember:
             "site_hosts_lost": len(hosts.known - hosts.alive) if hosts is not None else 0,
             "site_is_leader": int(self.role == "leader"),
             "site_copy_age_ms": int(self._link.age_seconds() * 1000),
-            "site_commands_waiting": len(self._forwarded),
+            "site_commands_waiting": len(self._to_leader),
         }
