@@ -413,7 +413,10 @@ def test_a_topic_is_given_up_while_its_home_is_away_and_gone_when_it_is_back(hos
         eventually(lambda: not _stored(database, "given.up"))
 
 
-def test_a_message_is_traced_at_its_home_and_elsewhere(clients: Clients, orders: str) -> None:
+def test_a_message_is_traced_at_its_home_and_elsewhere(hosts: Site, clients: Clients) -> None:
+    orders = "traced.here"
+    keep(hosts["beta"], orders)
+    eventually(lambda: _is_retained(clients, orders))
     with clients["beta"].subscribe(orders, durable="traced", since="newest") as reader:
         offset = _published(clients["alpha"], orders, "traced")
         assert _until_offset(reader, offset).payload == "traced"
