@@ -655,6 +655,13 @@ class MessageTrace(Reply, tag="MESSAGE_TRACE_RESPONSE"):
         list[EndedSubscription], Meta(description="matching subscriptions that ended in the last ten minutes")
     ]
     is_complete: Annotated[bool, Meta(description="whether every subscription has answered")]
+    home: Annotated[
+        str | None,
+        Meta(
+            description="the host that has the messages of the topic, where that is another one of the site: the hub"
+            " there knows who published this one, whether it is there, and its `positions`"
+        ),
+    ] = None
 
 
 class SnapshotPage(Reply, tag="SNAPSHOT_RESPONSE"):

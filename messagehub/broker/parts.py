@@ -204,7 +204,7 @@ class Parts:
             origins=self.retained.origins,
         )
         subscriptions = ReportedSubscriptions()
-        messages = MessageTraces(subscriptions, self.retained.origins, self.now)
+        self.message_traces = MessageTraces(subscriptions, self.retained.origins, self.now)
         self.answers = Answers(
             broker_id,
             {
@@ -216,7 +216,7 @@ class Parts:
                 commands.Trace: status.trace,
                 commands.ReportSubscriptions: subscriptions.report,
                 commands.ListSubscriptions: subscriptions.list,
-                commands.TraceMessage: messages.trace,
+                commands.TraceMessage: self.message_traces.trace,
             },
             schema_checker=self.schema_checker,
             retained=self.retained,

@@ -27,8 +27,8 @@ def hosts(
     rows = [
         (
             *(one.host, one.health, "leader" if one.is_leader else "follower" if one.health != "lost" else None),
-            *(one.revision or None, one.lag if one.health != "lost" else None, one.endpoint or None),
-            *(one.gateway or None, one.version or None),
+            *((one.revision, one.lag) if one.health != "lost" else (None, None)),
+            *(one.endpoint or None, one.gateway or None, one.version or None),
         )
         for one in found.hosts
     ]

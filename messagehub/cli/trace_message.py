@@ -64,6 +64,8 @@ def _show(found: "MessageTrace") -> None:
         echo_table(("PATTERN", "KIND", "PROGRAM", "PID", "HOST", "OUTCOME", "WHY"), rows)
     else:
         echo(f"nobody is known to subscribe to {found.topic}")
+    if found.home is not None:
+        echo(f"who published it, and who reads it under a durable name, is known on its home: run this on {found.home}")
     if not found.is_complete:
         echo("some processes have not answered yet: ask again")
 

@@ -40,6 +40,9 @@ def enter_directory(settings: Settings) -> SiteFile:
     """Return what the directory says of the site, made if it says nothing; refuse one of something else."""
     present = read_site_file(settings)
     if present is not None:
+        if present.site != settings.site and not present.site_id:
+            present = msgspec.structs.replace(present, site=settings.site)  # a start that failed had named another one
+            write_site_file(settings, present)
         if present.site != settings.site:
             raise ConfigurationError(
                 f"the hub of {settings.dir} is a member of site {present.site!r}, not of {settings.site!r}: name that"

@@ -362,7 +362,8 @@ def _entry_id(channel: str, producer_id: str | None) -> str:
 
 def _taken(command: commands.RegisterProducer) -> ProducerAlreadyRegistered:
     return ProducerAlreadyRegistered(
-        f"channel {command.channel!r} has a living producer {command.producer_id or 'default'!r}",
+        f"channel {command.channel!r} has a living producer {command.producer_id or 'default'!r}: close that one, or"
+        " give both access='shared' and each a producer_id of its own",
         channel=command.channel,
         producer_id=command.producer_id,
     )

@@ -38,8 +38,11 @@ def check_producer(channel: Channel, producer: Producer, leases: Leases) -> list
         if not leases.is_alive(present.lease) and excludes:
             replaced.append(Member("producer", channel.name, present.producer_id))
         elif excludes and (is_same or present.access == producer.access):
+            are_shared = "exclusive" not in (present.access, producer.access)
+            advice = "use another producer_id" if are_shared else "give both access='shared'"
             raise ProducerAlreadyRegistered(
-                f"channel {channel.name!r} has a living producer {present.producer_id!r}{_place(present)}",
+                f"channel {channel.name!r} has a living producer {present.producer_id!r}{_place(present)}: stop that"
+                f" one, or {advice}",
                 channel=channel.name,
                 producer_id=present.producer_id,
                 pid=present.pid,

@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from registry.errors import ChannelAlreadyExists, ChannelNotFound, InvalidName, PolicyMismatch, SchemaMismatch
+from registry.errors import (
+    ChannelAlreadyExists,
+    ChannelNotFound,
+    InvalidName,
+    PolicyMismatch,
+    ProducerAlreadyRegistered,
+    SchemaMismatch,
+)
 from tests.registry.driving import Driver
 
 
@@ -48,6 +55,16 @@ def test_declaration_with_a_schema_registers_and_binds_it(hub: Driver) -> None:
     assert (found.schema, found.schema_id) == ("verified", ack.schema_id)
     hub.refused(SchemaMismatch, "PRODUCER_REGISTER", channel="c", schema_hash="x")
     hub.produce(schema_hash=str(found.schema_hash))
+
+
+@pytest.mark.parametrize(
+    ("access", "advice"), [("exclusive", "give both access='shared'"), ("shared", "use another producer_id")]
+)
+def test_a_producer_whose_place_is_taken_hears_what_would_do(hub: Driver, access: str, advice: str) -> None:
+    wanted = {"channel": "c", "schema_hash": "h", "access": access, "producer_id": "p"}
+    hub.ask("PRODUCER_REGISTER", **wanted, lease="one")
+    refusal = hub.refused(ProducerAlreadyRegistered, "PRODUCER_REGISTER", **wanted, lease="two")
+    assert advice in refusal.message
 
 
 def test_declaration_binds_access_and_policy(hub: Driver) -> None:

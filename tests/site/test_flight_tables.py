@@ -12,7 +12,7 @@ from messagehub.errors import TableNotFound, TableOnOtherHost
 from messagehub.shm.errors import BlockOnOtherHost
 from registry.formats import arrow
 from tests.integration.harness import PATIENCE_SECONDS, eventually
-from tests.site.hosts import Site, on, process_on
+from tests.site.hosts import Site, SiteHub, gateway_of, on, process_on
 
 TABLE = pa.table({"x": list(range(1000)), "name": [str(number % 7) for number in range(1000)]})
 
@@ -235,6 +235,38 @@ def test_an_older_table_of_a_third_host_does_not_come_back_when_the_newest_is_dr
             assert here.tables("t.left") == []
             assert here.tables("t.older") == []
             time.sleep(0.25)
+
+
+def test_a_dropped_table_takes_the_older_ones_of_other_hosts_along(hosts: Site) -> None:
+    """Or else the host that has one would read it, and its next hub would give it to the whole site."""
+    with process_on(hosts["alpha"]) as there, on(hosts["beta"]) as here:
+        for channel in ("t.stale", "t.restart"):
+            there.do(f'{PUBLISH}hub.publish_table("{channel}", TABLE)')
+            here.publish_table(channel, TABLE.slice(0, 1))
+            eventually(lambda name=channel: _rows(hosts["alpha"], name) == 1)
+            here.drop_table(channel)
+            eventually(lambda name=channel: not here.tables(name))
+        there.do(f"""
+            {PUBLISH}
+            import time
+            deadline = time.monotonic() + {PATIENCE_SECONDS}
+            while hub.discover("t.stale") is not None:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            hub.publish_table("t.stale", TABLE.slice(5, 2), mode="append")
+        """)
+        with here.consumer("t.stale", start="oldest") as consumer:
+            assert consumer.read(timeout=PATIENCE_SECONDS) == TABLE.slice(5, 2)
+    assert hosts["alpha"].stop() == 0
+    hosts["alpha"].start()
+    gateway_of(hosts["beta"], "alpha")
+    with on(hosts["beta"]) as here:
+        assert here.tables("t.restart") == []
+
+
+def _rows(hub: SiteHub, channel: str) -> int:
+    table = hub.ask({"type": "DISCOVERY_REQUEST", "channel": channel}).get("table")
+    return int(table["rows"]) if table else 0
 
 
 def test_a_table_that_cannot_be_dropped_from_here_says_what_to_run_where(hosts: Site) -> None:

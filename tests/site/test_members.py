@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from messagehub import MessageHub
+from messagehub.cli import app
 from messagehub.shm.errors import BlockOnOtherHost
 from tests.etcd_server import EtcdMember
 from tests.integration.harness import Listener, Message, Peer, eventually, producer
@@ -72,6 +74,14 @@ def test_hosts_are_listed_at_every_member(hosts: Site) -> None:
 
     eventually(listed)
     assert [hub.hosts()["role"] for hub in hosts.hubs.values()] == ["leader", "follower"]
+
+
+def test_the_hosts_of_a_new_site_are_at_revision_0(tmp_path: Path, member: EtcdMember) -> None:
+    with site(tmp_path, member.url, "alpha") as fresh:
+        said = CliRunner().invoke(app, ["hosts", "--dir", str(fresh["alpha"].dir)])
+    assert said.exit_code == 0, said.output
+    host, health, role, revision, lag = said.output.splitlines()[2].split()[:5]
+    assert (host, health, role, revision, lag) == ("alpha", "healthy", "leader", "0", "0")
 
 
 def test_a_second_host_of_the_same_name_is_refused(hosts: Site, tmp_path: Path, member: EtcdMember) -> None:

@@ -23,6 +23,7 @@ from messagehub.errors import (
     TopicLimitExceeded,
     TopicNotFound,
 )
+from messagehub.topics.messages import Message as TopicMessage
 from messagehub.topics.subscriptions import Subscription
 from tests.etcd_server import EtcdMember
 from tests.integration.harness import PATIENCE_SECONDS, Embedded, Message, eventually
@@ -412,6 +413,32 @@ def test_a_topic_is_given_up_while_its_home_is_away_and_gone_when_it_is_back(hos
         eventually(lambda: not _stored(database, "given.up"))
 
 
+def test_a_message_is_traced_at_its_home_and_elsewhere(hosts: Site, clients: Clients) -> None:
+    orders = "traced.here"
+    keep(hosts["beta"], orders)
+    eventually(lambda: _is_retained(clients, orders))
+    with clients["beta"].subscribe(orders, durable="traced", since="newest") as reader:
+        offset = _published(clients["alpha"], orders, "traced")
+        assert _until_offset(reader, offset).payload == "traced"
+        found = clients["beta"].trace_message(orders, offset=offset, wait=False)
+        assert found.home is None
+        assert [each.position for each in found.positions if each.position == "traced"] == ["traced"]
+        assert found.published_at is not None
+    elsewhere = clients["alpha"].trace_message(orders, offset=offset, wait=False)
+    assert (elsewhere.home, elsewhere.positions) == ("beta", [])
+    with pytest.raises(InvalidRequest, match="has no message at offset"):
+        clients["beta"].trace_message(orders, offset=10**6, wait=False)
+
+
+def test_a_trace_away_from_home_says_where_to_ask(hosts: Site, clients: Clients, orders: str) -> None:
+    offset = _published(clients["alpha"], orders, "shown")
+    asked = ["trace", "--topic", orders, "--offset", str(offset), "--dir"]
+    said = CliRunner().invoke(app, [*asked, str(hosts["alpha"].dir)])
+    assert said.exit_code == 0, said.output
+    assert "run this on beta" in said.output
+    assert "run this on" not in CliRunner().invoke(app, [*asked, str(hosts["beta"].dir)]).output
+
+
 def test_a_home_that_begins_in_a_new_directory_refuses_what_it_has_lost(hosts: Site, clients: Clients) -> None:
     keep(hosts["gamma"], "left.behind")
     eventually(lambda: _is_retained(clients, "left.behind"))
@@ -444,6 +471,12 @@ def _alive(hub: SiteHub) -> set[str]:
 
 def _published(hub: MessageHub, topic: str, payload: object) -> int:
     return hub.publish(topic, payload, timeout=PATIENCE_SECONDS)
+
+
+def _until_offset(reader: Subscription, offset: int) -> TopicMessage:
+    while (message := reader.receive(PATIENCE_SECONDS)).offset != offset:
+        pass
+    return message
 
 
 def _until(reader: Subscription, last: int) -> list[int]:

@@ -89,6 +89,14 @@ def test_a_setting_that_only_a_hub_on_its_own_has_is_refused(tmp_path: Path, mon
     assert (code, "no effect in a member of a site" in complaint) == (1, True)
 
 
+def test_a_start_that_failed_does_not_bind_the_directory_to_its_site(member: EtcdMember, tmp_path: Path) -> None:
+    unreachable = ["--site", "tpyo", "--etcd", "http://127.0.0.1:1", "--site-endpoint", "tcp://127.0.0.1:0"]
+    code, complaint = run("serve", "--no-http", "--dir", str(tmp_path / "alpha"), *unreachable)
+    assert (code, "no member of etcd answers" in complaint) == (1, True)
+    with site(tmp_path, member.url, "alpha") as hosts:
+        assert hosts["alpha"].is_leader()
+
+
 def test_a_directory_belongs_to_a_site_or_to_a_hub_on_its_own(member: EtcdMember, tmp_path: Path) -> None:
     with site(tmp_path, member.url, "alpha") as hosts:
         assert hosts["alpha"].stop() == 0

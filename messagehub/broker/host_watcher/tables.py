@@ -3,9 +3,12 @@
 Rule 1: a table is registered by the command that its writer would send, so both have the same effect.
 Rule 2: the schema of a table is checked elsewhere (`entry_checks`) before the table is registered.
 Rule 3: a dropped table is not registered again while its files are being removed.
-Rule 4: a table that one of another host came after does not come back when that one ends: its rows are older.
+Rule 4: a table that one of another host came after does not come back when that one ends: its rows are older. It is
+removed then, unless it may be newer by another clock: kept in memory, it would be read here, and be registered again
+by the next hub of this host.
 """
 
+import logging
 import os
 import time
 from typing import NamedTuple
@@ -16,15 +19,21 @@ from messagehub.broker.host_watcher.entry_checks import Adoption, EntryChecks, L
 from messagehub.errors import HubError, ProtocolError
 from messagehub.shm.channel_directory.directory import Directory
 from messagehub.shm.channel_directory.entries import block_path, newest_table
+from messagehub.shm.errors import DataBlockError
 from messagehub.shm.identity import host
 from messagehub.shm.tables import manifests
+from messagehub.shm.tables.tables import TableStore
 from registry import commands, events
 from registry.errors import Refusal
 from registry.records import Table
 from registry.registry import Registry
 
+log = logging.getLogger("messagehub.broker")
+
 DROP_SECONDS = 5.0
 SOON_SECONDS = 0.05
+MOST_APART_SECONDS = 3 * 3600.0
+"""A table that nobody saw registered is older than one of another host only if it is older by more: clocks differ."""
 Stamp = tuple[int, int, int]
 """Generation, inode and time of a manifest, which identify it without reading it."""
 
@@ -51,6 +60,8 @@ class TableWatcher:
         """By channel that has tables here: the table of another host that was registered since."""
         self._superseded: dict[str, Stamp] = {}
         """By channel: the newest table here, where one of another host came after it."""
+        self._was_registered: dict[str, int] = {}
+        """By channel: the newest generation here that the registry had, so that what it has from elsewhere is newer."""
 
     def channels(self, registry: Registry) -> list[str]:
         """Return the channels whose registered table should be in this directory."""
@@ -60,18 +71,22 @@ class TableWatcher:
         """Note a table of another host that came after one which may be here."""
         if table.host != host() and os.path.isdir(self._directory.tables_path(channel)):
             self._elsewhere[channel] = table
-        else:
-            self._elsewhere.pop(channel, None)
+            return
+        self._elsewhere.pop(channel, None)
+        if self._is_here(channel, table):
+            self._was_registered[channel] = table.generation
 
     def ended(self, channel: str, *, is_destroyed: bool) -> None:
         """Remember that the registry's record of a table has ended."""
         stamps = self._stamps(channel)
         elsewhere = self._elsewhere.pop(channel, None)
-        if stamps and elsewhere is not None and not is_destroyed:
+        if stamps and elsewhere is not None:
             older = newest_table(self._directory, channel)
             if older is not None and not _is_news(older, elsewhere):
-                self._superseded[channel] = stamps[-1]
-                return
+                is_removed = self._remove(older, elsewhere)
+                if is_removed or not is_destroyed:
+                    self._superseded[channel] = stamps[-1]
+                    return
         if stamps:
             self._ended[channel] = _Ended(set(stamps), time.monotonic() + DROP_SECONDS, is_destroyed)
             self._look_again(channel, SOON_SECONDS)
@@ -91,11 +106,13 @@ class TableWatcher:
             self._ended.pop(channel, None)
             self._superseded.pop(channel, None)
             self._elsewhere.pop(channel, None)
+            self._was_registered.pop(channel, None)
             happened += registry.host_events.table_gone(channel, now=now) if is_here else []
             return None
         if present is not None and not _is_news(command, present):
             if is_here:
                 self._registered[channel] = stamps[-1]
+                self._was_registered[channel] = command.generation
             else:
                 self._elsewhere[channel] = present
             return None
@@ -137,6 +154,35 @@ class TableWatcher:
             return None
         except Refusal as error:
             return _clash_of(command, error)
+
+    def _remove(self, older: commands.RegisterTable, elsewhere: Table) -> bool:
+        """Remove the table of this host with the newer one that ended elsewhere. The cleaner frees its memory.
+
+        Return False where it may be the newer one, where somebody is changing it just now, or it is not ours to change.
+        """
+        channel, why = older.channel, "which of them is newer is not known, since clocks differ"
+        was_registered = older.generation <= self._was_registered.get(channel, 0)
+        if was_registered or older.committed_at + MOST_APART_SECONDS < elsewhere.registered_at:
+            store = TableStore(self._directory.tables_path(channel))
+            try:
+                with store.locked(0.0):
+                    for generation in store.generations():
+                        if generation <= older.generation:
+                            manifests.drop(store.path, generation)
+            except (DataBlockError, OSError) as error:
+                why = f"it cannot be removed: {error}"
+            else:
+                log.info("channel %r: the older table of this host is removed, as the newest was", channel)
+                return True
+        log.warning(
+            "the table of channel %r in the memory of host %r has ended, and the one in the memory of this host stays:"
+            " %s. Remove it with `messagehub tables drop %s`, or publish it again",
+            channel,
+            elsewhere.host,
+            why,
+            channel,
+        )
+        return False
 
     def _is_here(self, channel: str, table: Table) -> bool:
         """Return whether the table is in this directory, and not in that of another host or domain."""

@@ -58,7 +58,11 @@ class SiteTopics:
         self._silent_until: dict[str, float] = {}
 
     def answers(self) -> Mapping[type[commands.Command], AnswerTo]:
-        return {**dict.fromkeys(AT_HOME, self._to_home), commands.ListTopics: self._list}
+        return {
+            **dict.fromkeys(AT_HOME, self._to_home),
+            commands.ListTopics: self._list,
+            commands.TraceMessage: self._trace,
+        }
 
     def deciding(self) -> Mapping[type[commands.Command], AnswerTo]:
         """What a leader answers."""
@@ -217,6 +221,15 @@ class SiteTopics:
             self._home.reply(request, reply)
         else:
             self._lists.answer(request, reply)
+
+    def _trace(self, request: Request, registry: Registry, now: float) -> Answer:  # noqa: ARG002  one signature
+        """Answer from what this hub knows: of a topic that is at home here, also what its home knows."""
+        command = request[1]
+        assert isinstance(command, commands.TraceMessage)
+        home = None if command.offset is None else self._home_of(command)
+        if home == self._link.host and self._home.is_ready(command.topic):
+            return self._parts.message_traces.trace_here(command, self._home.registry), []
+        return self._parts.message_traces.trace_here(command, registry, home), []
 
     def _ask_home(self, host: str, body: bytes, seconds: float, on_end: OnEnd) -> bool:
         """Ask another home about its topics. Return False if it is not there, is silent just now, or too much waits."""

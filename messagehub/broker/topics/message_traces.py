@@ -27,12 +27,19 @@ class MessageTraces:
         self._now = now
 
     def trace(self, command: commands.TraceMessage, _: list[bytes], registry: Registry) -> replies.Reply:
+        return self.trace_here(command, registry)
+
+    def trace_here(
+        self, command: commands.TraceMessage, registry: Registry, home: str | None = None
+    ) -> replies.MessageTrace:
+        """Return what this hub knows of a message. `home`: the other host that has the messages of the topic, so that
+        how far the topic is, and who reads it under which name, is known there only."""
         check_topic(command.topic)
         positions: list[replies.TracedPosition] = []
         stored, publisher = None, command.publisher
         if command.offset is not None and command.publisher is None and command.number is None:
             topic = registry.topics.get(command.topic)
-            if not 1 <= command.offset < topic.next_offset:
+            if home is None and not 1 <= command.offset < topic.next_offset:
                 raise InvalidRequest(
                     f"topic {topic.name!r} has no message at offset {command.offset}: its messages have 1 to"
                     f" {topic.next_offset - 1}",
@@ -44,7 +51,8 @@ class MessageTraces:
             asked = AskedMessage(topic=topic.name, publisher=life, number=number, retained=True)
             stored = self._origins.stored_by(topic.name, topic.incarnation, number)
             publisher = stored.publisher if stored is not None else None
-            positions = registry.trace_positions(topic.name, number, now=self._now())
+            if home is None:
+                positions = registry.trace_positions(topic.name, number, now=self._now())
         elif command.offset is None and command.publisher is not None and command.number is not None:
             asked = AskedMessage(topic=command.topic, publisher=command.publisher, number=command.number)
         else:
@@ -69,5 +77,6 @@ class MessageTraces:
             subscriptions=subscriptions,
             positions=positions,
             ended=self._subscriptions.ended(asked.topic),
+            home=home,
             is_complete=all(one.outcome != "not_reported" for one in subscriptions),
         )

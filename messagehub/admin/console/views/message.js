@@ -87,7 +87,8 @@ export async function showMessage(main, query, signal) {
     const by = found.published_by;
     about.replaceChildren(facts([["Published by", by ? `${programName(by.program, "a process")}, pid ${by.pid} on ${by.host}` : "not known, or not any more"],
       [found.offset ? "Stored" : "Published", date(found.published_at ?? query.at)], ["Publisher", found.offset ? null : found.publisher],
-      ["Request", found.correlation_id && link(href("trace", { id: found.correlation_id }), found.correlation_id)], ["Topic", link(href("topics", found.topic), found.topic)]]));
+      ["Request", found.correlation_id && link(href("trace", { id: found.correlation_id }), found.correlation_id)],
+      ["Home", found.home && `${found.home}: who published it and its durable names are known to the hub there`], ["Topic", link(href("topics", found.topic), found.topic)]]));
   }, (error) => { summary.textContent = error.status === 404 ? `${error.message}. Of a plain topic, give the publisher and the number.` : error.message; });
 }
 
