@@ -24,6 +24,7 @@ PUBLISH = """TABLE = pa.table({"x": list(range(1000)), "name": [str(number % 7) 
 def test_a_table_of_another_host_is_read_with_every_generation_that_comes(hosts: Site) -> None:
     with process_on(hosts["alpha"]) as there, on(hosts["beta"]) as here:
         there.do(f'{PUBLISH}hub.publish_table("t.grows", TABLE)')
+        eventually(lambda: here.discover("t.grows"))
         with here.consumer("t.grows", start="oldest") as consumer:
             assert consumer.read(timeout=PATIENCE_SECONDS) == TABLE
             assert (consumer.source, consumer.sequence) == ("broker", 1)

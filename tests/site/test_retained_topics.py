@@ -260,8 +260,9 @@ def test_rights_and_audit_are_those_of_the_hub_that_is_asked(hosts: Site, client
         offset = there.publish(orders, "from delta", timeout=PATIENCE_SECONDS)
         with there.subscribe(orders, since=offset) as reader:
             assert received(reader, 1) == ["from delta"]
-        keep(hosts["alpha"], "of.delta", home="delta")
+        eventually(lambda: keep(hosts["alpha"], "of.delta", home="delta").get("topic"))  # once alpha knows delta
         eventually(lambda: there.topics("of.delta"))
+        eventually(lambda: _is_retained(clients, "of.delta"))
         clients["gamma"].publish("of.delta", "stored there", timeout=PATIENCE_SECONDS)
         with clients["alpha"].subscribe("of.delta", durable="one") as reader:
             assert received(reader, 1) == ["stored there"]
