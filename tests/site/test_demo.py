@@ -3,11 +3,14 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from examples.namespaces import why_not
+from examples.site_report import Clients, Seen, rows, table
 from tests.debian import program_or_skip
 
 ROOT = Path(__file__).parents[2]
@@ -32,3 +35,59 @@ def test_the_demo_of_a_site_ends_with_everything_as_promised(with_spark: bool, t
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert "everything is as docs/howto/several-hosts.md promises" in done.stdout
     assert with_spark == ("'bert'" in done.stdout.partition("parts on")[2].partition("\n")[0])
+
+
+def everything_kept() -> Clients:
+    orders = [("anna", 0), ("anna", 1)]
+    asked = [("bert", 0), ("cleo", 0)]
+    return {
+        "measure": [_seen("anna", written=3)],
+        "read": [_seen("bert", read=3, missing=0, counted=0, by="flight")],
+        "hear": [_seen("bert", heard=2, missing=1, counted=1)],
+        "write": [_seen("cleo", acknowledged=1, refused=0, lost=0)],
+        "fetch": [_seen("cleo", rows=1, all_there=True, parts_on=["anna", "bert"])],
+        "serve": [_seen("anna", *asked)],
+        "ask": [
+            _seen("bert", asked[0], asked=1, refused=0),
+            _seen("cleo", asked[1], refused_at=[5.0], asked=2, refused=1),
+        ],
+        "order": [_seen("anna", *orders, acknowledged=2)],
+        "book": [_seen("cleo", *orders)],
+        "hand_out": [_seen("anna", wrote=4)],
+        "work": [_seen("bert", (0,), (1,)), _seen("bert", (1,), (2,)), _seen("cleo", (3,))],
+    }
+
+
+def _seen(host: str, *done: tuple[Any, ...], refused_at: list[float] | None = None, **last: Any) -> Seen:
+    return Seen(host, last, list(done), refused_at or [])
+
+
+def test_the_report_of_the_demo_says_that_every_promise_was_kept() -> None:
+    kept = rows(everything_kept(), (4.0, 6.0))
+    assert all(each.is_kept for each in kept), table(kept)
+
+
+@pytest.mark.parametrize(
+    ("client", "breaks"),
+    [
+        ("reader", lambda seen: seen["read"][0].last.update(read=2)),
+        ("subscriber", lambda seen: seen["hear"][0].last.update(counted=0)),
+        ("writer of schemas", lambda seen: seen["write"][0].last.update(lost=1)),
+        ("reader of the table", lambda seen: seen["fetch"][0].last.update(all_there=False)),
+        ("service", lambda seen: seen["serve"][0].done.append(("bert", 0))),
+        ("caller", lambda seen: seen["ask"][0].last.update(asked=2)),
+        ("caller", lambda seen: seen["ask"][0].last.update(asked=2, refused=1)),
+        ("caller", lambda seen: seen["ask"][1].refused_at.append(6.5)),
+        ("publisher of orders", lambda seen: seen["book"][0].done.pop()),
+        ("reader of orders", lambda seen: seen["book"][0].done.append(("anna", 2))),
+        ("the group", lambda seen: seen["work"][2].done.clear()),
+        ("the group", lambda seen: seen["work"][1].done.extend([(2,)] * 20)),
+    ],
+)
+def test_the_report_of_the_demo_names_the_client_whose_promise_was_broken(
+    client: str, breaks: Callable[[Clients], object]
+) -> None:
+    seen = everything_kept()
+    breaks(seen)
+    broken = {each.client for each in rows(seen, (4.0, 6.0)) if not each.is_kept}
+    assert broken == {client}
