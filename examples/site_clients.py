@@ -1,5 +1,5 @@
 """The clients of `make demo-site`: each is a process on its host, says what it sees in lines of JSON, and ends when its
-stdin does.
+stdin does, or with the stream that it reads.
 
     python examples/site_clients.py ROLE DIRECTORY [ARGUMENT…]
 """
@@ -26,7 +26,7 @@ SCHEMA = pa.schema([("number", pa.int64()), ("value", pa.float64())])
 HERTZ, JOB_HERTZ, ORDER_HERTZ, ASK_HERTZ = 200, 40, 10, 20
 FRAME_ROWS = 200_000
 START_SECONDS = 120.0
-ASK_SECONDS = 2.0
+ASK_SECONDS = 3.0
 """How long a caller waits for an answer: less than the link is cut, so that the cut shows."""
 PATIENT_SECONDS = 60.0
 """How long publishing and acknowledging may take: longer than anything here is away."""
@@ -92,7 +92,7 @@ def read(hub: MessageHub) -> None:
     sources: set[str] = set()
     with hub.consumer(WAVES, start="oldest", timeout=START_SECONDS) as consumer:
         say(ready=True)
-        while not consumer.has_ended:
+        while not consumer.has_ended and not is_over(0):
             try:
                 batch = consumer.read(timeout=0.2)
             except (HubError, DataBlockError) as error:
@@ -153,7 +153,7 @@ def work(hub: MessageHub) -> None:
     done = 0
     with hub.consumer(JOBS, group="crew", start="oldest", timeout=START_SECONDS) as member:
         say(ready=True)
-        while not member.has_ended:
+        while not member.has_ended and not is_over(0):
             try:
                 job = member.read(timeout=0.5)
             except (HubError, DataBlockError) as error:

@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,6 +57,7 @@ class Client:
             stderr=site.log(host, role),
             env=site.environment(host),
         )
+        site.stop_at_end(self._process)
         self._reading = threading.Thread(target=self._take, daemon=True)
         self._reading.start()
 
@@ -203,6 +205,9 @@ class DemoSite:
         environment = self.environment(host)
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
+    def stop_at_end(self, process: "subprocess.Popen[bytes]") -> None:
+        self._ending.callback(stop, process)
+
     def close(self) -> None:
         self._ending.close()
 
@@ -217,7 +222,7 @@ class DemoSite:
             env=settings,
             start_new_session=True,
         )
-        self._ending.callback(stop, started)
+        self.stop_at_end(started)
         return started
 
 
@@ -352,6 +357,7 @@ def main() -> int:
         raise SystemExit(f"make demo-site: {reason}")
     from benchmarks.packages import program
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: all that was started is ended
     base = Path(tempfile.mkdtemp(prefix="messagehub-site-"))
     with network(*NAMES) as made:
         site = DemoSite(base, made, program("etcd", "etcd-server"))
@@ -359,7 +365,11 @@ def main() -> int:
             is_good = show(site, given.seconds, with_spark=not given.no_spark)
         finally:
             site.close()
-    tell(f"logs: {base}" if not is_good else "everything is as docs/howto/several-hosts.md promises")
+    if is_good:
+        shutil.rmtree(base, ignore_errors=True)
+    tell(
+        "everything is as docs/howto/several-hosts.md promises" if is_good else f"a promise was broken: logs in {base}"
+    )
     return 0 if is_good else 1
 
 

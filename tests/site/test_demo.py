@@ -1,9 +1,11 @@
 """What `make demo-site` shows, on three hosts in namespaces of their own."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,41 @@ def test_the_demo_of_a_site_ends_with_everything_as_promised(with_spark: bool, t
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert "everything is as docs/howto/several-hosts.md promises" in done.stdout
     assert with_spark == ("'bert'" in done.stdout.partition("parts on")[2].partition("\n")[0])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300, func_only=True)
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_demo_that_is_interrupted_leaves_no_process(how: signal.Signals, tmp_path: Path) -> None:
+    program_or_skip("etcd", "etcd-server")
+    demo = subprocess.Popen(
+        [sys.executable, str(ROOT / "examples" / "site_demo.py"), "--no-spark"],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        assert demo.stdout is not None
+        assert any("messagehub services" in line for line in demo.stdout), "it ended before its clients began"
+        assert any(str(tmp_path) in command for command in _commands())
+        demo.send_signal(how)
+        demo.communicate(timeout=120)
+    finally:
+        demo.kill()
+        demo.wait()
+    assert demo.returncode != 0
+    assert [command for command in _commands() if str(tmp_path) in command] == []
+
+
+def _commands() -> list[str]:
+    """Return the command line of every process of this machine."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has just ended
+            found.append(each.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return found
 
 
 def everything_kept() -> Clients:
