@@ -306,7 +306,7 @@ def show(site: DemoSite, seconds: float, *, with_spark: bool) -> bool:
 
     anna, cleo = site.hosts["anna"], site.hosts[CUT_OFF]
     tell(f"\nAnna writes {HERTZ} items a second and publishes every tenth number; Bert and Cleo read and listen,")
-    tell("share jobs of Anna, and ask a service of Anna; orders of Anna and Cleo are kept by Bert and booked by Cleo")
+    tell("share jobs of Anna, and ask a service of Anna. Anna and Cleo publish orders, with Bert as home; Cleo books")
     clients = Clients(site)
     time.sleep(seconds)
     for what in ("services", "topics"):
@@ -322,7 +322,7 @@ def show(site: DemoSite, seconds: float, *, with_spark: bool) -> bool:
     clients.kill_member()
     time.sleep(seconds)
 
-    tell("\nthe hub of Bert, which leads and keeps the orders, is killed")
+    tell("\nthe hub of Bert, which leads and is the home of the orders, is killed")
     site.kill_hub("bert")
     began_at = time.monotonic()
     until(lambda: site.leader("anna") not in (None, "bert"), "another leader")
