@@ -318,7 +318,7 @@ class SiteMember:
             return  # sent when a leader is seen
         waiting.sent_to = self._leadership
         if waiting.kind == "heartbeats":
-            self._heartbeats.add(waiting)
+            self._heartbeats.add(waiting, interval_seconds=self._stored.registry.terms.heartbeat_seconds)
             return
         self._link.send(waiting.number, waiting.kind, waiting.body, user=waiting.user, leadership=self._leadership)
 
