@@ -109,7 +109,7 @@ class Leases:
             lease.is_held = is_held
 
     def unclaim(self, lease_id: str, *, now: float) -> None:
-        """Begin a term in which the lease's process has to say that its consumers are still there."""
+        """Begin a term in which the lease's process has to say that its consumers and workers are still there."""
         lease = self._leases.get(lease_id)
         if lease is not None and not lease.is_unclaimed:
             lease.is_unclaimed, lease.renewed_at = True, now
