@@ -62,7 +62,7 @@ demo: setup ## sensor data through a ring into Spark and out again, with a plot 
 demo-live: setup ## a hub with producers, consumers, a service and Spark to look at in a browser, until Ctrl-C
 	@exec $(BIN)/python examples/live_demo.py $(ARGS)
 
-demo-site: setup ## three hosts (namespaces; takes root) that share a registry, data and topics, and what fails is seen
+demo-site: setup ## three hosts (namespaces; takes root) that share a registry, data, topics and services, and what fails is seen
 	@$(BIN)/python examples/site_demo.py $(ARGS)
 
 console-shots: setup ## take the pictures of docs/howto/console.md anew, in Chromium (docs/images/console/)

@@ -1,10 +1,11 @@
 """The clients of `make demo-site`: each is a process on its host, says what it sees in lines of JSON, and ends when its
-stdin does.
+stdin does, or with the stream that it reads.
 
     python examples/site_clients.py ROLE DIRECTORY [ARGUMENT…]
 """
 
 import contextlib
+import itertools
 import json
 import os
 import select
@@ -16,20 +17,30 @@ from typing import Any
 import pyarrow as pa
 
 from messagehub import MessageHub
-from messagehub.errors import HubError
+from messagehub.errors import HubError, ReceiveTimeout
 from messagehub.shm.errors import DataBlockError
 
 WAVES, NEWS, FRAME = "demo.waves", "demo.news", "demo.frame"
+JOBS, ORDERS, DOUBLE = "demo.jobs", "demo.orders", "service:double"
 SCHEMA = pa.schema([("number", pa.int64()), ("value", pa.float64())])
-HERTZ = 200
+HERTZ, JOB_HERTZ, ORDER_HERTZ, ASK_HERTZ = 200, 40, 10, 20
 FRAME_ROWS = 200_000
 START_SECONDS = 120.0
+ASK_SECONDS = 3.0
+"""How long a caller waits for an answer: less than the link is cut, so that the cut shows."""
+PATIENT_SECONDS = 60.0
+"""How long publishing and acknowledging may take: longer than anything here is away."""
 LATE_SECONDS = 1.0
 """A pause that is longer is told."""
 
 
 def say(**what: Any) -> None:
     print(json.dumps(what), flush=True)
+
+
+def say_done(*what: Any) -> None:
+    """Say that something is done. It is not printed; the report counts it."""
+    say(done=what)
 
 
 def is_over(seconds: float) -> bool:
@@ -76,12 +87,12 @@ class Watched:
 
 
 def read(hub: MessageHub) -> None:
-    """Read all that is written to the ring, wherever it is."""
+    """Read all that is written to the ring, wherever it is, until its producer ends."""
     watched = Watched("the reader")
     sources: set[str] = set()
-    with hub.consumer(WAVES, timeout=START_SECONDS) as consumer:
+    with hub.consumer(WAVES, start="oldest", timeout=START_SECONDS) as consumer:
         say(ready=True)
-        while not is_over(0):
+        while not consumer.has_ended and not is_over(0):
             try:
                 batch = consumer.read(timeout=0.2)
             except (HubError, DataBlockError) as error:
@@ -126,6 +137,101 @@ def write(hub: MessageHub) -> None:
     say(client="the writer", acknowledged=len(acknowledged), lost=len(lost), refused=refused, slowest=round(slowest, 1))
 
 
+def hand_out(hub: MessageHub) -> None:
+    """Write jobs to a ring, which waits for the group that shares them."""
+    with hub.producer(JOBS, capacity=1024, when_full="block") as producer:
+        say(ready=True)
+        for number in itertools.count():
+            if is_over(1 / JOB_HERTZ):
+                break
+            producer.write(b"%d" % number, timeout=PATIENT_SECONDS)
+    say(client="the producer of jobs", wrote=number)
+
+
+def work(hub: MessageHub) -> None:
+    """Do the jobs of this member of the group, until the group has done all."""
+    done = 0
+    with hub.consumer(JOBS, group="crew", start="oldest", timeout=START_SECONDS) as member:
+        say(ready=True)
+        while not member.has_ended and not is_over(0):
+            try:
+                job = member.read(timeout=0.5)
+            except (HubError, DataBlockError) as error:
+                say(client="the member", error=f"{type(error).__name__}: {error}")
+                continue
+            if job is not None:
+                say_done(int(bytes(job)))
+                done += 1
+    say(client="the member", did=done)
+
+
+def serve(hub: MessageHub) -> None:
+    """Answer what is asked, on whatever host."""
+
+    def double(message: Any, _: Any) -> int:
+        host, number = message.payload
+        say_done(host, number)
+        return 2 * int(number)
+
+    with hub.serve(DOUBLE, double):
+        say(ready=True)
+        sys.stdin.read()
+    say(client="the service", closed=True)
+
+
+def ask(hub: MessageHub) -> None:
+    """Ask the service, one request after the other, and go on where there is no answer."""
+    host, answered, refused, slowest = os.uname().nodename, 0, 0, 0.0
+    hub.request(DOUBLE, [host, -1], timeout=START_SECONDS, retries=1000)
+    say(ready=True)
+    for number in itertools.count():
+        if is_over(1 / ASK_HERTZ):
+            break
+        began_at = time.monotonic()
+        try:
+            answer = hub.request(DOUBLE, [host, number], timeout=ASK_SECONDS)
+        except HubError as error:
+            refused += 1
+            say(client="the caller", refused=f"{type(error).__name__}: {error}")
+            continue
+        slowest = max(slowest, time.monotonic() - began_at)
+        if answer == 2 * number:
+            say_done(host, number)
+            answered += 1
+    say(client="the caller", asked=number, answered=answered, refused=refused, slowest=round(slowest, 1))
+
+
+def order(hub: MessageHub, home: str) -> None:
+    """Publish to a retained topic, each message until it is acknowledged."""
+    host, slowest = os.uname().nodename, 0.0
+    topic = hub.topic(ORDERS, keep=100_000, home=home, timeout=START_SECONDS)
+    say(ready=True)
+    for number in itertools.count():
+        if is_over(1 / ORDER_HERTZ):
+            break
+        began_at = time.monotonic()
+        topic.publish([host, number], timeout=PATIENT_SECONDS)
+        say_done(host, number)
+        slowest = max(slowest, time.monotonic() - began_at)
+    say(client="the publisher of orders", acknowledged=number, slowest=round(slowest, 1))
+
+
+def book(hub: MessageHub) -> None:
+    """Read the retained topic by a durable name, and acknowledge each message."""
+    booked = 0
+    with hub.subscribe(ORDERS, durable="books", ack="manual", timeout=START_SECONDS) as subscription:
+        say(ready=True)
+        while not is_over(0):
+            try:
+                message = subscription.receive(0.2)
+            except ReceiveTimeout:
+                continue
+            message.ack(timeout=PATIENT_SECONDS)
+            say_done(*message.payload)
+            booked += 1
+        say(client="the reader of orders", booked=booked, lost=subscription.lost)
+
+
 def spark(hub: MessageHub, *master: str) -> None:
     """Write a table from tasks on two hosts."""
     from pyspark.sql import SparkSession
@@ -162,7 +268,9 @@ def fetch(hub: MessageHub) -> None:
     say(client="the reader of the table", rows=len(rows), all_there=rows == list(range(FRAME_ROWS)), parts_on=hosts)
 
 
-ROLES: dict[str, Callable[..., None]] = {each.__name__: each for each in (measure, read, hear, write, spark, fetch)}
+ROLES: dict[str, Callable[..., None]] = {
+    each.__name__: each for each in (measure, read, hear, write, hand_out, work, serve, ask, order, book, spark, fetch)
+}
 
 if __name__ == "__main__":
     with MessageHub(dir=sys.argv[2]) as connected:

@@ -8,7 +8,7 @@ Rule 3: silence first stalls a lease, then ends it; a renewed lease is no longer
 before it would have ended, its deadline is queued anew and the later one is skipped.
 Rule 4: a held lease (somebody sees its process alive) is stalled by silence but never ended by it.
 Rule 5: a lease that was restored from a store, or that a hub of another host found when it began, is unclaimed until
-its process says something. Held and silent for a whole term, it stays so and ends its consumers: nothing but their
+its process says something. Held and silent for a whole term, it stays so and ends its consumers and workers: only their
 registration says that they are still there, and their process may have closed them while no broker ran.
 Rule 6: what nobody has heard when a lease ends is kept for one more term, for the next heartbeat under its name.
 """
@@ -109,7 +109,7 @@ class Leases:
             lease.is_held = is_held
 
     def unclaim(self, lease_id: str, *, now: float) -> None:
-        """Begin a term in which the lease's process has to say that its consumers are still there."""
+        """Begin a term in which the lease's process has to say that its consumers and workers are still there."""
         lease = self._leases.get(lease_id)
         if lease is not None and not lease.is_unclaimed:
             lease.is_unclaimed, lease.renewed_at = True, now

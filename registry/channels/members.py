@@ -141,7 +141,7 @@ class Members:
             for member in list(lease.members):
                 if term == "stalled":
                     self._stall(member, now)
-                elif term == "ended" or member.kind == "consumer":
+                elif term == "ended" or member.kind in ("consumer", "worker"):
                     self.end(member, "expired", now)
 
     def end_leases(self, lease_ids: Iterable[str], now: float) -> None:

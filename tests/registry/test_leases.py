@@ -228,6 +228,20 @@ def test_a_consumer_that_a_new_hub_of_its_host_does_not_hear_of_ends_after_a_ter
     registry.leases.unclaim("unknown", now=5300.0)
 
 
+@pytest.mark.parametrize("is_claimed", [False, True])
+def test_a_worker_that_a_new_hub_of_its_host_does_not_hear_of_ends_after_a_term(is_claimed: bool) -> None:
+    registry = Registry(logs_services=True)
+    command = commands.RegisterWorker(address="name:scope", worker_id="w", endpoint="unix:@e", key="k", lease="L")
+    registry.apply(command, now=1000.0)
+    registry.leases.hold("L", is_held=True)
+    registry.leases.unclaim("L", now=1010.0)
+    if is_claimed:
+        registry.apply(commands.Heartbeat(lease="L"), now=1011.0)
+    for now in (1020.0, 1041.0, 1100.0):
+        registry.expire(now=now)
+    assert [worker.worker_id for worker in registry.services.workers()] == (["w"] if is_claimed else [])
+
+
 def test_restart_goes_on_with_the_next_revision_and_schema_id(hub: Driver) -> None:
     hub.produce(priority="high")
     first = hub.ask("SCHEMA_REGISTER", subject="s", schema={"type": "object"})

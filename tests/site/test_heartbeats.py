@@ -22,7 +22,7 @@ def test_heartbeats_share_a_request_and_each_gets_its_own_answer() -> None:
     waiting = [forwarded.add("heartbeats", b"", user="", lease=f"lease{n}") for n in range(3)]
     for each in waiting:
         each.sent_to = 7
-        gathered.add(each)
+        gathered.add(each, interval_seconds=5.0)
     assert gathered.take() is None  # others may come
     first, body = eventually(gathered.take)
     assert first is waiting[0]
@@ -33,12 +33,20 @@ def test_heartbeats_share_a_request_and_each_gets_its_own_answer() -> None:
     assert answers == [("lease0", b"a"), ("lease1", b"b"), ("lease2", b"c")]
 
 
+def test_a_heartbeat_is_sent_long_before_its_client_gives_up_waiting_for_the_answer() -> None:
+    forwarded, gathered = ForwardedRequests(), GatheredHeartbeats()
+    for interval, most in ((0.1, 0.025), (5.0, 0.2)):
+        gathered.add(forwarded.add("heartbeats", b"", user="", lease="lease"), interval_seconds=interval)
+        assert most / 2 < gathered.seconds_to_send() <= most
+        eventually(gathered.take)
+
+
 def test_heartbeats_that_a_hub_sends_back_are_sent_to_the_next_leader() -> None:
     forwarded, gathered = ForwardedRequests(), GatheredHeartbeats()
     waiting = [forwarded.add("heartbeats", b"", user="", lease=f"lease{n}") for n in range(MOST_GATHERED + 1)]
     for each in waiting:
         each.sent_to = 7
-        gathered.add(each)
+        gathered.add(each, interval_seconds=5.0)
     first, _ = eventually(gathered.take)  # a full request does not wait
     assert len(first.gathered) == MOST_GATHERED
     assert forwarded.answered(Answered(first.number, "not_leader", 0, b"")) is first

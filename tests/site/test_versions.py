@@ -45,7 +45,7 @@ rows.changes = changes
 main()
 """
 NEEDS_UPDATE = f"made by a newer MessageHub; this one knows up to {FORMAT}: update this hub"
-PREVIOUS = "9dba23c"
+PREVIOUS = "1c758fc"
 """An earlier version that runs beside this one in a site."""
 
 

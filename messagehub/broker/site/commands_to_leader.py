@@ -31,6 +31,7 @@ class CommandsToLeader:
         parts: Parts,
         *,
         copied_leases: Callable[[], CopiedLeases],
+        heartbeat_seconds: Callable[[], float],
         settle: Callable[[replies.TopicRetained], None],
         on_missing_report: Callable[[], None],
     ) -> None:
@@ -38,6 +39,7 @@ class CommandsToLeader:
         of something on this host."""
         self._link, self._parts = link, parts
         self._copied_leases, self._settle, self._on_missing_report = copied_leases, settle, on_missing_report
+        self._heartbeat_seconds = heartbeat_seconds
         self._forwarded = ForwardedRequests()
         self._heartbeats = GatheredHeartbeats()
         self._send_again_at: float | None = None
@@ -89,7 +91,7 @@ class CommandsToLeader:
             return  # sent when a leader is seen
         waiting.sent_to = self.leadership
         if waiting.kind == "heartbeats":
-            self._heartbeats.add(waiting)
+            self._heartbeats.add(waiting, interval_seconds=self._heartbeat_seconds())
             return
         self._link.send(waiting.number, waiting.kind, waiting.body, user=waiting.user, leadership=self.leadership)
 

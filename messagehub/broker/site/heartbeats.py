@@ -1,6 +1,7 @@
 """Heartbeats of a host's clients, which go to the leader many at a time: it would serve little else in a large site.
 
-Rule 1: a heartbeat waits for others GATHER_SECONDS at most, and one request has MOST_GATHERED at most.
+Rule 1: a heartbeat waits for others GATHER_SECONDS at most, and a quarter of the time that its client waits for the
+answer, which has the notices. One request has MOST_GATHERED at most.
 Rule 2: each is a forwarded request of its own, with its deadline. They share a message there and a message back.
 """
 
@@ -25,9 +26,10 @@ class GatheredHeartbeats:
         self._waiting: list[Forwarded] = []
         self._due_at = 0.0
 
-    def add(self, heartbeat: Forwarded) -> None:
+    def add(self, heartbeat: Forwarded, *, interval_seconds: float) -> None:
+        """`interval_seconds` is how often clients send one, and how long each waits for its answer."""
         if not self._waiting:
-            self._due_at = monotonic() + GATHER_SECONDS
+            self._due_at = monotonic() + min(GATHER_SECONDS, interval_seconds / 4)
         self._waiting.append(heartbeat)
 
     def seconds_to_send(self) -> float:

@@ -117,7 +117,7 @@ class OwnHost:
             for channel in registry().channels.values()
             for _, record in members_of(channel)
             if record.host == host
-        }
+        } | {worker.lease for worker in registry().services.workers() if worker.host == host}
         """The leases of this host that were there before this hub, and that it has not heard of since."""
 
     def take_report(self) -> bytes | None:

@@ -89,6 +89,7 @@ class SiteMember:
             self._link,
             parts,
             copied_leases=lambda: self._copy.leases,
+            heartbeat_seconds=lambda: stored.registry.terms.heartbeat_seconds,
             settle=topics.settle,
             on_missing_report=self._look_again,
         )
