@@ -337,3 +337,21 @@ def test_a_ring_of_layout_2_is_told_to_readers_and_replaced_by_its_next_producer
         assert reader.read(0).value == b"y"
     made.close()
     registration.close()
+
+
+def test_an_exclusive_ring_that_no_entry_names_is_cleaned_once_nobody_reads_it(root: str) -> None:
+    directory = Directory(root=root)
+    registration, writer = produce(directory, "p", exclusive=True)
+    path = directory.exclusive_block("c")
+    writer.write(b"x")
+    reader = open_reader(path)
+    writer.close()
+    registration.close()
+    for suffix in (".json", ".lock"):
+        os.unlink(os.path.join(directory.channel_path("c"), f"p{suffix}"))
+    clean(directory, now=0.0, linger_seconds=0)
+    assert os.path.exists(path)
+    reader.close()
+    assert clean(directory, now=1.0, linger_seconds=0).blocks == [path]
+    clean(directory, now=100.0, linger_seconds=0)
+    assert [os.path.basename(name) for name in files(root)] == ["ended-rings"]

@@ -99,7 +99,17 @@ def clean_channel(locked: LockedChannel, report: Cleaned, *, now: float, linger_
     for producer_id in sorted({name[:-5] for name in names if name.endswith((".lock", ".json", ".dead"))}):
         if producer_id != "channel":
             _clean_producer(locked, producer_id, report, now, linger_seconds)
+    _clean_ring_without_entry(locked, report)
     _clean_reader_directories(locked)
+
+
+def _clean_ring_without_entry(locked: LockedChannel, report: Cleaned) -> None:
+    """Remove the exclusive ring of a channel that has no producers any more: one that was killed after it had made the
+    ring and before its entry named it."""
+    left = {os.path.splitext(name)[0] for name in os.listdir(locked.path) if name.endswith((".lock", ".json"))}
+    path = locked.directory.exclusive_block(locked.channel)
+    if not left - {"channel"} and locked.directory.may_hold(locked.channel, path):
+        _remove_ring(locked.directory, path, report)
 
 
 def _clean_producer(
