@@ -13,7 +13,7 @@ import pytest
 
 from messagehub import MessageHub
 from tests.cli.program import Program
-from tests.integration.harness import Served, hub_of
+from tests.integration.harness import Served, eventually, hub_of
 
 
 def test_a_copy_of_a_running_hub_is_one_moment_of_it(served: Callable[..., Served], tmp_path: Path) -> None:
@@ -35,6 +35,7 @@ def test_a_copy_of_a_running_hub_is_one_moment_of_it(served: Callable[..., Serve
         writing = threading.Thread(target=write)
         writing.start()
         try:
+            eventually(lambda: bool(written))
             for number in range(3):
                 before = len(written)
                 copy = copies / f"copy{number}"
