@@ -44,6 +44,7 @@ def main() -> None:
         query = stream.trigger(availableNow=True).start()
         query.awaitTermination(60)
         gateway = SparkContext._gateway
+        assert gateway is not None
         spark.stop()
         gateway.shutdown()
         gateway.proc.stdin.close()
