@@ -192,7 +192,7 @@ def is_archived() -> bool:
 def archive_fingerprint() -> str:
     """Name the versions of Java and Spark. The JVM ignores an archive if the jars' files are not those it was made of,
     therefore the time of the folder is in it. Empty without Java or Spark."""
-    program, cores = java(), sorted(VENV.glob("lib/python*/site-packages/pyspark/jars/spark-core_*.jar"))
+    program, cores = java(), sorted(VENV.resolve().glob("lib/python*/site-packages/pyspark/jars/spark-core_*.jar"))
     if not program or not cores:
         return ""
     said = subprocess.run(
