@@ -15,12 +15,13 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from messagehub import MessageHub
-from tests import preloaded, rewritten
+from tests import class_archive, preloaded, rewritten
 from tests.integration.harness import AnyBroker, Embedded, Held, Peer, Served, eventually
 from tests.levels import IS_QUICK
 
 # Without compiled files, every process that a test starts compiles the whole package again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+class_archive.use()
 
 QUICK = {"heartbeat_seconds": 0.5, "stall_seconds": 20.0, "lease_seconds": 40.0, "beacon_seconds": 0.1}
 
