@@ -238,7 +238,7 @@ class Elsewhere:
         """Return, for a message, where it is that nobody produces the channel."""
         if not self._gateways.is_in_site:
             return "on this host"
-        lost = [each.host for each in self._gateways.other_hosts(ASK_SECONDS) if each.health == "lost"]
+        lost = [each.host for each in self._gateways.other_hosts(ASK_SECONDS) if each.health in ("left", "lost")]
         if not lost:
             return "on any host of the site"
         return (
