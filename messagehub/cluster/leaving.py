@@ -74,8 +74,10 @@ def _left_of(saved: Saved, host: str) -> list[str]:
     members = [
         channel.name
         for channel in saved.channels
-        if any(one.host == host for one in (*channel.producers.values(), *channel.consumers.values()))
+        if any(one.host == host for one in channel.producers.values())
+        or any(one.host == host for one in channel.consumers.values())
     ]
+    services = [service.address for service in saved.services if any(one.host == host for one in service.workers)]
     said = []
     if tables:
         said.append(f"{_named('table', tables)}, which `messagehub tables drop NAME --forget` removes")
@@ -83,6 +85,8 @@ def _left_of(saved: Saved, host: str) -> list[str]:
         said.append(f"{_named('retained topic', topics)}, which `messagehub topics delete NAME` removes")
     if members:
         said.append(f"members of {_named('channel', members)}, which the hub that leads ends: wait, or start a hub")
+    if services:
+        said.append(f"workers of {_named('service', services)}, which the hub that leads ends too")
     return said
 
 

@@ -61,6 +61,10 @@ class SiteHub:
         self.start()
 
     def start(self) -> None:
+        self.launch()
+        self.await_ready()
+
+    def launch(self) -> None:
         with (self.dir / "serve.log").open("ab") as log:
             runs = ["-c", self.program] if self.program else ["-m", "messagehub"]
             self.process = self.starts(
@@ -70,6 +74,8 @@ class SiteHub:
                 text=True,
                 env=self.environment,
             )
+
+    def await_ready(self) -> None:
         assert self.process.stdout is not None
         ready = self.process.stdout.readline()
         if " ready: " not in ready:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.etcd_server import EtcdMember, etcd
 from tests.integration.harness import Message, eventually, producer
-from tests.site.hosts import Site, SiteHub, bind, run_on, site
+from tests.site.hosts import Site, SiteHub, bind, process_on, run_on, site
 
 
 @pytest.fixture(scope="module")
@@ -110,10 +110,14 @@ def test_a_host_that_will_not_come_back_is_forgotten_once_nothing_of_it_is_left(
         eventually(lambda: health(alpha, "beta") == "healthy")
         kept = {"type": "TOPIC_KEEP", "topic": "of.beta", "home": "beta"}
         eventually(lambda: beta.ask(kept)["type"] == "TOPIC_KEEP_ACK")
-        beta.kill()
+        with process_on(beta) as there:
+            there.do('hub.publish_table("rows.of_beta", pa.table({"x": [1]}))')
+            beta.kill()
         eventually(lambda: health(alpha, "beta") == "lost")
         code, said = run_on(alpha, "site", "forget", "beta", *of_site)
-        assert (code, "the retained topic of.beta" in said, "topics delete" in said) == (1, True, True)
+        assert (code, "the retained topic of.beta" in said, "the table rows.of_beta" in said) == (1, True, True)
+        code, said = run_on(alpha, "tables", "drop", "rows.of_beta", "--forget", "--yes")
+        assert code == 0, said
         code, said = run_on(alpha, "topics", "delete", "of.beta", "--yes")
         assert code == 0, said
         code, said = run_on(alpha, "site", "forget", "beta", *of_site)
