@@ -477,7 +477,7 @@ class DeadLetter(Struct, kw_only=True, frozen=True):
     )
 
 
-HostHealth = Literal["healthy", "degraded", "lost"]
+HostHealth = Literal["healthy", "degraded", "left", "lost"]
 
 
 class SiteHost(Struct, kw_only=True, frozen=True):
@@ -486,11 +486,24 @@ class SiteHost(Struct, kw_only=True, frozen=True):
     host: Annotated[str, Meta(description="the name of the host")]
     health: Annotated[
         HostHealth,
-        Meta(description="`degraded`: its hub cannot reach etcd; `lost`: nothing was heard for the term of its lease"),
+        Meta(
+            description="`degraded`: its hub cannot reach etcd; `left`: its hub was stopped, and its lease is not over;"
+            " `lost`: nothing was heard for the term of its lease"
+        ),
     ]
+    reason: Annotated[str, Meta(description="why it is not healthy; empty if it is")] = ""
     is_leader: Annotated[bool, Meta(description="whether its hub decides the commands of the site")] = False
-    revision: Annotated[int, Meta(description="the revision of its copy of the registry, as it said last")] = 0
-    lag: Annotated[int, Meta(description="how many revisions that is behind the newest one that this hub knows")] = 0
+    revision: Annotated[
+        int | None,
+        Meta(description="the revision of its copy of the registry, as it said last; null if that is not known"),
+    ] = None
+    lag: Annotated[
+        int | None,
+        Meta(
+            description="how many revisions that is behind the newest one that this hub knows; null of a host whose hub"
+            " does not run"
+        ),
+    ] = None
     endpoint: Annotated[str, Meta(description="where its hub takes what other hubs forward")] = ""
     gateway: Annotated[
         str, Meta(description="where its Arrow Flight gateway gives what is in its memory; empty without one")

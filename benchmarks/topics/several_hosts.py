@@ -55,7 +55,7 @@ def site_of(bench: Bench, etcd: Peer, names: Sequence[str], *arguments: str) -> 
 
 def member_arguments(etcd: Peer, site: str, *more: str) -> list[str]:
     url = f"http://127.0.0.1:{etcd.port}"
-    return ["--site", site, "--etcd", url, "--site-endpoint", "tcp://127.0.0.1:0", *more]
+    return ["--site", site, "--etcd", url, "--site-endpoint", "tcp://127.0.0.1:0", "--new-site", *more]
 
 
 def _wait(broker: Broker, expected: str) -> None:

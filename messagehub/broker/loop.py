@@ -75,7 +75,11 @@ class Broker:
         self._requests, self._retained, self._schema_checker = parts.requests, parts.retained, parts.schema_checker
         self._router, self._local_socket, self._polling = parts.router, parts.local_socket, parts.polling
         self._topics, self._stop_fd, self._now, self.status = parts.topics, parts.stop_fd, parts.now, parts.status
-        self._site = site() if site is not None else None
+        try:
+            self._site = site() if site is not None else None
+        except BaseException:
+            parts.close()
+            raise
         if self._site is not None:
             self._site.join(parts, self._stored, lambda: self._look_at_host(self._host_watcher.begin))
 

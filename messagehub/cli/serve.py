@@ -70,6 +70,9 @@ def serve(
         str | None,
         typer.Option(metavar="NAME", help="Be a member of this site: its hubs share one registry, in etcd."),
     ] = None,
+    new_site: Annotated[
+        bool, typer.Option("--new-site", help="Make the site if it is not there, though etcd has other ones.")
+    ] = False,
     etcd: Annotated[
         str | None, typer.Option(metavar="URL[,URL...]", help="The members of etcd that hold the site's registry.")
     ] = None,
@@ -156,7 +159,7 @@ def serve(
 
     failures: list[str] = []
     with ExitStack() as ending:
-        broker, membership = _broker(settings, ending, runs_gateway=has_gateway)
+        broker, membership = _broker(settings, ending, runs_gateway=has_gateway, may_make_site=new_site)
         signals = Signals(broker.stop)
 
         def give_up(why: str) -> None:
@@ -191,7 +194,7 @@ def serve(
         ending.callback(_withdraw, status, settings)
         gc.collect()
         gc.freeze()
-        ready.line = _ready_text(status, broker.endpoint, is_for_a_person=sys.stdout.isatty())
+        ready.line = _ready_text(status, broker.endpoint, membership, is_for_a_person=sys.stdout.isatty())
         ready.has("broker")
         ending.callback(notify_supervisor, "STOPPING=1")
         ending.callback(Watchdog(settings, broker.local_endpoint, broker.supervisor).close)
@@ -205,28 +208,34 @@ def serve(
         complain(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {stopped}")
 
 
-def _broker(settings: Settings, ending: ExitStack, *, runs_gateway: bool) -> "tuple[Broker, SiteMembership | None]":
+def _broker(
+    settings: Settings, ending: ExitStack, *, runs_gateway: bool, may_make_site: bool
+) -> "tuple[Broker, SiteMembership | None]":
     """Return a broker on its own, with SQLite, or one that is a member of a site, and its membership."""
     from messagehub.broker.loop import Broker
 
+    if may_make_site and not settings.site:
+        raise typer.BadParameter("--new-site is for a hub of a site: it goes with --site.")
     if not settings.site:
+        from messagehub.cluster.site_file import leave_unbound, refuse_bound
         from messagehub.store.sqlite import SQLiteStore
 
-        if settings.site_path.exists():
-            raise ConfigurationError(
-                f"the hub of {settings.dir} is a member of a site, whose registry is in etcd: start it with --site and"
-                " --etcd, or name another directory"
-            )
+        refuse_bound(settings)
         if not settings.database_path.exists() and (settings.dir / "http.token").exists():
             said = "%s is gone, though a hub ran there before: beginning with an empty registry"
             logging.getLogger("messagehub").warning(said, settings.database_path)
-        return Broker(settings, lambda: SQLiteStore(settings.database_path, sync=settings.store_sync)), None
+
+        def open_store() -> SQLiteStore:
+            leave_unbound(settings)
+            return SQLiteStore(settings.database_path, sync=settings.store_sync)
+
+        return Broker(settings, open_store), None
     try:
         from messagehub.cluster.membership import SiteMembership
     except ImportError as missing:
         said = f"a site takes grpcio and protobuf: pip install 'messagehub[site]' ({missing})"
         raise ConfigurationError(said) from None
-    membership = SiteMembership(settings, runs_gateway=runs_gateway)
+    membership = SiteMembership(settings, runs_gateway=runs_gateway, may_make_site=may_make_site)
     ending.callback(membership.close)
     return Broker(settings, membership.open_store, membership.member), membership
 
@@ -251,13 +260,15 @@ class ReadyLine:
                     logging.getLogger("messagehub").warning("%s, but stdout cannot be written: %s", self.line, error)
 
 
-def _ready_text(status: "BrokerStatus", endpoint: str, *, is_for_a_person: bool) -> str:
+def _ready_text(
+    status: "BrokerStatus", endpoint: str, membership: "SiteMembership | None", *, is_for_a_person: bool
+) -> str:
     """One line with everything, for programs; a few short ones for a person at a terminal."""
     if not is_for_a_person:
         key = f" server_key={status.server_key}" if status.server_key else ""
         return (
             f"messagehub {status.version} ready: endpoint={endpoint} events={status.events_endpoint}"
-            f" http={status.http} dir={status.dir} pid={status.pid}{key}"
+            f" http={status.http} dir={status.dir} pid={status.pid}{key}{_site_field(membership)}"
         )
     lines = [f"messagehub {status.version} is ready", f"  listens at   {endpoint}"]
     if status.server_key:
@@ -266,8 +277,17 @@ def _ready_text(status: "BrokerStatus", endpoint: str, *, is_for_a_person: bool)
         lines += [f"  web page     {status.http}/", f"  web token    in {status.dir}/http.token"]
     else:
         lines.append("  web page     none: this hub serves no HTTP")
+    if membership is not None:
+        made = f", which is new: {membership.beside.text()}" if membership.beside is not None else ""
+        lines.append(f"  site         {membership.site}{made}")
     lines += [f"  directory    {status.dir}", "  stop it      Ctrl-C here, or `messagehub stop` in another terminal"]
     return "\n".join(lines)
+
+
+def _site_field(membership: "SiteMembership | None") -> str:
+    if membership is None:
+        return ""
+    return f" site={membership.site}" + (" new_site=yes" if membership.beside is not None else "")
 
 
 def _can_serve_http(settings: Settings, *, asks_for_http: bool, is_open: bool) -> bool:

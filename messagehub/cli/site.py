@@ -1,4 +1,4 @@
-"""`messagehub site`: move the registry of a hub on its own into a site, or out again."""
+"""`messagehub site`: move the registry of a hub on its own into a site or out again, and what ends with a site."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="site",
-    help="Move the registry of a hub on its own into a site of several hubs, or out again.",
+    help="Move the registry of a hub on its own into a site of several hubs or out again; leave a site, forget hosts.",
     rich_markup_mode=None,
     no_args_is_help=True,
 )
@@ -90,6 +90,53 @@ def export_registry(
     saved = export_from_site(settings)
     left = sorted(found.topic.name for found in saved.topics)
     _tell(saved, f"into {settings.database_path}", left, as_json=as_json)
+
+
+@app.command(name="leave", cls=HubCommand)
+def leave(*, dir: Dir = None, as_json: Json = False) -> None:
+    """Let the directory of a stopped hub be that of another site, or of a hub on its own.
+
+    Nothing changes in the site: its registry stays, and it lists the host as lost until somebody forgets it there.
+    """
+    from messagehub.cluster.leaving import leave_site
+
+    settings = Settings.load(dir=dir, site="", etcd="")
+    site = leave_site(settings)
+    if as_json:
+        echo_json({"left": site})
+        return
+    echo(f"{settings.dir} belongs to site {site} no more: take site and etcd out of its messagehub.toml too")
+
+
+@app.command(name="forget", cls=HubCommand)
+def forget(
+    host: Annotated[str, typer.Argument(metavar="HOST", help="The name of the host.")],
+    *,
+    site: SiteName = None,
+    etcd: Etcd = None,
+    etcd_user: EtcdUser = None,
+    etcd_password_file: EtcdPasswordFile = None,
+    etcd_ca: EtcdCa = None,
+    etcd_cert: EtcdCert = None,
+    etcd_key: EtcdKey = None,
+    dir: Dir = None,
+    as_json: Json = False,
+) -> None:
+    """Remove a host from the list of a site's hosts that will not come back.
+
+    It is refused while its hub lives, and while the registry has tables, retained topics or members of the host: what
+    these are is said, and how to remove them. A forgotten host that comes back is a member again.
+    """
+    settings = _settings(
+        *(dir, site, etcd, etcd_user, etcd_password_file, etcd_ca, etcd_cert, etcd_key),
+    )
+    from messagehub.cluster.leaving import forget_host
+
+    forget_host(settings, host)
+    if as_json:
+        echo_json({"site": settings.site, "forgotten": host})
+        return
+    echo(f"site {settings.site} has no host {host} any more")
 
 
 def _settings(

@@ -1,7 +1,7 @@
 """The hosts of a site in etcd: `hosts/NAME` under a lease while the hub of a host lives, `members/NAME` for good.
 
-Rule 1: a host is lost when its lease has run out. A hub that ends leaves its lease to run out: the next hub of the same
-host takes the name over, and what is registered there stays.
+Rule 1: a host is lost when its lease has run out. A hub that ends says that it has left, and leaves its lease to run
+out: the next hub of the same host takes the name over, and what is registered there stays.
 Rule 2: two hosts do not have one name. A name belongs to the directory of the hub that took it first, until its lease
 has run out.
 """
@@ -54,6 +54,8 @@ class HostEntry(msgspec.Struct, kw_only=True, frozen=True):
     version: str = ""
     revision: int = 0
     is_degraded: bool = False
+    has_left: bool = False
+    """Whether the hub has stopped. Its lease goes on until its term is over."""
 
 
 class SiteHosts:
@@ -75,6 +77,8 @@ class SiteHosts:
         self._own_topics = {"topics": "", "retained_topics": ""}
         self._own_limit = DEFAULT_LIMIT_BYTES
         self._own_access = ""
+        self._last: dict[str, HostEntry] = {}
+        """What hosts that are lost said last, as far as this hub heard it."""
         self._changed_at: dict[str, int] = {}
         """The revisions of etcd at which the entries were changed, as they were read last."""
         self._read_at = 0
@@ -129,6 +133,13 @@ class SiteHosts:
                 return  # at the next turn
         self._put_at = monotonic() + self._ttl_seconds / 3
 
+    def leave(self) -> None:
+        """Say that this hub has stopped, under the lease that it has: nothing if that is over, or another hub is here
+        by now."""
+        if self._lease and self._put is not None:
+            self.entry = msgspec.structs.replace(self.entry, has_left=True)
+            self._write(self._changed_at.get(self.entry.host, 0))
+
     def set_gateway(self, location: str, *, secret: str, certificate: str) -> None:
         """Say where the gateway of this host is, from the next `keep` on. Another thread may call this."""
         self._own_gateway = {"gateway": location, "gateway_secret": secret, "gateway_certificate": certificate}
@@ -182,6 +193,8 @@ class SiteHosts:
         known = (self.known if after else frozenset()) | {each.value.decode(errors="replace") for each in members.kvs}
         if after and (len(seen) != hosts.count or len(known) != members.count):
             return False
+        gone = {name: entry for name, entry in self.seen.items() if name not in seen}
+        self._last = {name: entry for name, entry in (self._last | gone).items() if name in known - seen.keys()}
         self.seen, self.known, self._changed_at, self._read_at = seen, known, changed_at, int(answer.header.revision)
         return True
 
@@ -190,13 +203,14 @@ class SiteHosts:
         hosts = []
         for name in sorted(self.known | self.seen.keys()):
             entry = self.seen.get(name)
-            if entry is None:
-                hosts.append(SiteHost(host=name, health="lost"))
+            if entry is None or entry.has_left:
+                hosts.append(self._absent(name, entry))
                 continue
             hosts.append(
                 SiteHost(
                     host=name,
                     health="degraded" if entry.is_degraded else "healthy",
+                    reason="it cannot reach etcd, so its copy may be old" if entry.is_degraded else "",
                     is_leader=name == leader,
                     revision=entry.revision,
                     lag=max(newest - entry.revision, 0),
@@ -207,6 +221,25 @@ class SiteHosts:
                 )
             )
         return hosts
+
+    def _absent(self, name: str, entry: HostEntry | None) -> SiteHost:
+        """Return a host without a hub; `entry` is what its hub has said under a lease that is not over."""
+        last = entry or self._last.get(name)
+        if entry is not None:
+            why = f"its hub was stopped: its members end unless a hub is back within {self._ttl_seconds} s"
+        elif last is None:
+            why = "its lease is over, and nothing was heard of its hub since this hub was started"
+        elif last.has_left:
+            why = "its hub was stopped and did not come back: its members have ended"
+        else:
+            why = "nothing was heard of its hub until its lease was over: its members have ended"
+        return SiteHost(
+            host=name,
+            health="lost" if entry is None else "left",
+            reason=why,
+            revision=last.revision if last is not None else None,
+            version=last.version if last is not None else "",
+        )
 
     def _write(self, changed_at: int) -> bool:
         """Write the entry; return False if it is another one by now than at this revision of etcd, or the lease is
@@ -223,12 +256,16 @@ class SiteHosts:
             ],
         )
         try:
-            is_written = bool(self._client.ask(messages.TXN, putting).succeeded)
+            answer = self._client.ask(messages.TXN, putting)
         except NotLeader:  # etcd's word for a lease that has run out: the next attempt asks for another
             self._lease, self._put = 0, None
             return False
-        self._put = self.entry if is_written else None
-        return is_written
+        if not answer.succeeded:
+            self._put = None
+            return False
+        self._put = self.entry
+        self._changed_at[self.entry.host] = int(answer.header.revision)
+        return True
 
     def _read(self, below: str) -> dict[str, HostEntry]:
         prefix = self._prefix + below.encode()

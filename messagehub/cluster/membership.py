@@ -39,7 +39,8 @@ from messagehub.broker.site.site_problem import OLD_SECONDS
 from messagehub.cluster.connections import HubConnections, SiteLeader
 from messagehub.cluster.etcd_settings import etcd_access
 from messagehub.cluster.hosts import HostEntry, SiteHosts
-from messagehub.cluster.site_file import enter_directory, write_site_file
+from messagehub.cluster.new_site import NEW_SITE, OtherSites, check_new
+from messagehub.cluster.site_file import site_file_for, write_site_file
 from messagehub.cluster.table_parts import TableParts
 from messagehub.cluster.transfer import is_half_imported
 from messagehub.errors import ConfigurationError, GatewayUnavailable, StoreError
@@ -87,10 +88,14 @@ class _Leader(NamedTuple):
 class SiteMembership:
     """Implements `SiteLink`. `open_store` comes first, then `member`; `close` in any case."""
 
-    def __init__(self, settings: Settings, *, runs_gateway: bool = False) -> None:
-        """`runs_gateway`: whether the hub is about to start a gateway, of which `set_gateway` will tell."""
+    def __init__(self, settings: Settings, *, runs_gateway: bool = False, may_make_site: bool = False) -> None:
+        """`runs_gateway`: whether the hub is about to start a gateway, of which `set_gateway` will tell.
+
+        `may_make_site`: whether the site may be a new one though etcd has others."""
         self.site, self.host = settings.site, host()
-        self._runs_gateway = runs_gateway
+        self.beside: OtherSites | None = None
+        """The other sites of the same etcd, if this hub makes its site; None if it was there."""
+        self._runs_gateway, self._may_make_site = runs_gateway, may_make_site
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._settings = settings
         self._supervisor = Supervisor()
@@ -130,15 +135,16 @@ class SiteMembership:
     # -- beginning and ending ------------------------------------------------------------------------------
 
     def open_store(self) -> EtcdStore:
-        """Connect with etcd and enter the site; raise what is wrong with the settings, with etcd or with the site."""
-        self._file = enter_directory(self._settings)
+        """Connect with etcd; raise what is wrong with the settings, with etcd or with the site. Nothing is written."""
+        self._file = site_file_for(self._settings)
         self._client = client = EtcdClient(self._access, request_seconds=REQUEST_SECONDS)
         self._closing.callback(client.close)
         if is_half_imported(client, self.site):
             said = "was cut short: run `messagehub site import` again, and start the hubs when it is done"
             raise ConfigurationError(f"the import of a registry into site {self.site!r} {said}")
         self._store = EtcdStore(client, self.site, None, MemoryStore(), site_id=self._file.site_id)
-        self._keep_site_id(None if self._store.is_new else self._store.site_id)
+        if self._store.is_new:
+            self.beside = check_new(client, self.site, is_asked_for=self._may_make_site)
         keys = server_keys(self._settings.keys_path)
         self._connections = HubConnections(
             self._endpoint,
@@ -157,13 +163,23 @@ class SiteMembership:
             runs_gateway=self._runs_gateway,
         )
         self._hosts = SiteHosts(client, self.site, entry, ttl_seconds=self._settings.host_lease_seconds)
-        self._hosts.enter()
         return self._store
 
     def member(self) -> SiteMember:
-        """Begin to follow what was loaded from the store, and to stand for election."""
+        """Enter the site, begin to follow what was loaded from the store, and stand for election.
+
+        Whatever may keep the hub from serving was tried before, so a start that fails leaves nothing in the site, and
+        does not bind the directory.
+        """
+        self._hosts.enter()
+        write_site_file(self._settings, self._file)
+        if not self._store.is_empty:
+            self._keep_site_id(self._store.site_id)
+        if self.beside is not None:
+            log.warning(NEW_SITE, self.site, self.beside.text(), self._settings.dir)
         self._after = self._store.loaded_at
         self._confirmed_at = monotonic()
+        self._closing.callback(self._leave)
         following = self._supervisor.start("messagehub-following", self._follow)
         self._closing.callback(following.join, STOP_SECONDS)
         keeping = self._supervisor.start("messagehub-hosts", self._keep_host)
@@ -192,6 +208,13 @@ class SiteMembership:
         if self._preparing is not None:
             self._preparing.join(STOP_SECONDS)
         self._closing.close()
+
+    def _leave(self) -> None:
+        """Tell the other hubs that this one has stopped, once no thread says anything else of it."""
+        try:
+            self._hosts.leave()
+        except StoreError as error:
+            log.info("the other hubs hear that this one has stopped when its lease ends: %s", error.message)
 
     def set_gateway(self, location: str, *, secret: str, certificate: str) -> None:
         """Tell the other hubs where the gateway of this host is. Any thread may call this."""
@@ -279,11 +302,14 @@ class SiteMembership:
 
     def gateway(self, host: str) -> Gateway:
         entry = self._hosts.seen.get(host)
-        if entry is not None and entry.gateway:
+        if entry is not None and entry.gateway and not entry.has_left:
             return Gateway(entry.gateway, entry.gateway_secret, entry.gateway_certificate)
         if entry is None and host in self._hosts.known:
             state: GatewayState = "lost"
             said = f"host {host!r} is lost: nothing is heard of its hub. It can be read again when its hub is back"
+        elif entry is not None and entry.has_left:
+            state = "lost"
+            said = f"the hub of host {host!r} was stopped. What is there can be read again when its hub is back"
         elif entry is None:
             state, said = "none", f"host {host!r} is no member of site {self.site!r}"
         elif entry.runs_gateway:
@@ -376,7 +402,8 @@ class SiteMembership:
         self._tell_loop(Loaded(load_copy(self._settings, saved)))
 
     def _take_head(self, head: Head) -> None:
-        self._keep_site_id(head.site_id)
+        if head.revision:
+            self._keep_site_id(head.site_id)
         try:
             events = None if head.writer == self._store.writer else head.decoded_events()
         except msgspec.DecodeError as error:  # of a newer version: the records are there to be loaded
@@ -386,6 +413,8 @@ class SiteMembership:
 
     def _keep_host(self) -> None:
         while not self._stopping.is_set():
+            if self._is_leading and self._revision:
+                self._keep_site_id(self._store.site_id)
             try:
                 self._hosts.keep(revision=self._revision, is_degraded=self.age_seconds() >= OLD_SECONDS)
                 self._hosts.refresh()
@@ -418,7 +447,8 @@ class SiteMembership:
                 log.debug("this hub cannot lead yet: %s", error.message)
                 self._stopping.wait(PAUSE_SECONDS)
                 continue
-            self._keep_site_id(head.site_id)
+            if head.revision:
+                self._keep_site_id(head.site_id)
             begin = partial(self._begin_leading, fence, head, changed_at)
             self._tell_loop(Won(fence.created_at, head.revision, EPOCH_FLOOR + fence.created_at, begin))
             return
@@ -454,8 +484,8 @@ class SiteMembership:
     def _host_of_key(self, key: str) -> str | None:
         return next((entry.host for entry in list(self._hosts.seen.values()) if entry.key == key), None)
 
-    def _keep_site_id(self, site_id: str | None) -> None:
-        """Note which site this is, once that is known."""
-        if site_id and not self._file.site_id:
+    def _keep_site_id(self, site_id: str) -> None:
+        """Bind the directory to the site, since something is registered there."""
+        if not self._file.site_id:
             self._file = msgspec.structs.replace(self._file, site_id=site_id)
             write_site_file(self._settings, self._file)

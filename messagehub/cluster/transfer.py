@@ -40,7 +40,7 @@ def import_into_site(settings: Settings, *, without_topics: bool) -> Saved:
     if not settings.database_path.exists():
         raise ConfigurationError(f"there is no registry in {settings.dir}: no hub on its own ever ran there")
     with ExitStack() as ending:
-        ending.enter_context(_without_hub(settings))
+        ending.enter_context(without_hub(settings))
         source = SQLiteStore(settings.database_path, sync=settings.store_sync)
         ending.callback(source.close)
         saved = source.load()
@@ -155,7 +155,7 @@ def _write(store: Store, saved: Saved, leader: LeaderKey | None) -> None:
 
 
 @contextmanager
-def _without_hub(settings: Settings) -> Iterator[None]:
+def without_hub(settings: Settings) -> Iterator[None]:
     """Hold the lock of the directory, so that no hub runs there meanwhile."""
     lock = InstanceLock(settings)
     try:

@@ -26,6 +26,8 @@ class MemoryTopics:
 
     def evolve(self, event: AnyTopicEvent) -> None:
         with self.lock:
+            if isinstance(event, TopicDeleted) and not self.catalog.revision(event.name):
+                return  # of a site, whose definitions are in etcd: another hub made it, or this one before it restarted
             self.catalog.evolve(event)
             self.positions.evolve(event)
             if isinstance(event, MessagesRetained):

@@ -34,6 +34,7 @@ class SiteHub:
         *arguments: str,
         program: str = "",
         preload: str = "",
+        makes_site: bool = False,
         **settings: Any,
     ) -> None:
         """`program` is what Python runs instead of `messagehub`, to change it before; `preload` is a library that all
@@ -55,10 +56,15 @@ class SiteHub:
         self._command = [
             *("serve", "--dir", str(self.dir), "--site", site, "--etcd", url),
             *("--site-endpoint", "tcp://127.0.0.1:0", *(arguments or ("--no-http", "--no-gateway"))),
+            *(["--new-site"] if makes_site else []),
         ]
         self.start()
 
     def start(self) -> None:
+        self.launch()
+        self.await_ready()
+
+    def launch(self) -> None:
         with (self.dir / "serve.log").open("ab") as log:
             runs = ["-c", self.program] if self.program else ["-m", "messagehub"]
             self.process = self.starts(
@@ -68,11 +74,14 @@ class SiteHub:
                 text=True,
                 env=self.environment,
             )
+
+    def await_ready(self) -> None:
         assert self.process.stdout is not None
         ready = self.process.stdout.readline()
         if " ready: " not in ready:
             self.close()
             raise AssertionError(f"the hub does not start: {self.log()}")
+        self.ready = ready
         self.endpoint = ready.split("endpoint=")[1].split()[0]
         self.http = ready.split("http=")[1].split()[0]
 
@@ -126,7 +135,8 @@ class Site:
                 eventually(self.hubs[name].is_leader)
 
     def add(self, name: str, *arguments: str, **settings: Any) -> SiteHub:
-        hub = SiteHub(self._directory, self._url, self.name, name, *arguments, **self._settings | settings)
+        given = {"makes_site": not self.hubs} | self._settings | settings
+        hub = SiteHub(self._directory, self._url, self.name, name, *arguments, **given)
         self._ending.callback(hub.close)
         self.hubs[name] = hub
         return hub
@@ -155,6 +165,22 @@ def on(hub: SiteHub) -> Iterator[MessageHub]:
             patch.setenv(key, hub.environment[key])
         with MessageHub(dir=hub.dir) as client:
             yield client
+
+
+def bind(hub: SiteHub) -> None:
+    """Have something registered in a site, which binds the directory of a hub to it."""
+    assert hub.ask({"type": "CHANNEL_CREATE", "channel": "of_the_site"})["type"] == "CHANNEL_CREATE_ACK"
+    eventually(lambda: json.loads((hub.dir / "site.json").read_text())["site_id"])
+
+
+def run_on(hub: SiteHub, *arguments: str) -> tuple[int, str]:
+    """Exit code of a command on the host of a hub, and what it said."""
+    command = [sys.executable, "-m", "messagehub", *arguments, "--dir", str(hub.dir)]
+    with preloaded.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=hub.environment
+    ) as ran:
+        said, _ = ran.communicate(timeout=2 * PATIENCE_SECONDS)
+    return ran.returncode, str(said)
 
 
 def gateway_of(hub: SiteHub, name: str) -> str:

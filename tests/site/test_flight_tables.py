@@ -1,6 +1,8 @@
 """Tables of another host of the site: read by the same calls, with the same values and the same errors."""
 
+import json
 import time
+import urllib.request
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +14,7 @@ from messagehub.errors import TableNotFound, TableOnOtherHost
 from messagehub.shm.errors import BlockOnOtherHost
 from registry.formats import arrow
 from tests.integration.harness import PATIENCE_SECONDS, eventually
-from tests.site.hosts import Site, SiteHub, gateway_of, on, process_on
+from tests.site.hosts import Site, SiteHub, gateway_of, on, process_on, run_on
 
 TABLE = pa.table({"x": list(range(1000)), "name": [str(number % 7) for number in range(1000)]})
 
@@ -215,6 +217,31 @@ def test_a_table_of_another_host_is_dropped_from_here(hosts: Site) -> None:
         there.do(f'{PUBLISH}hub.publish_table("t.destroyed", TABLE)')
         assert here.destroy_channel("t.destroyed", data=True).channel == "t.destroyed"
         assert here.discover("t.destroyed") is None
+
+
+def test_a_table_of_another_host_is_dropped_at_the_command_line_and_over_http(hosts: Site) -> None:
+    beta = hosts["beta"]
+    with process_on(hosts["alpha"]) as there, on(beta) as here:
+        for name in ("t.by_command", "t.by_http"):
+            there.do(f'{PUBLISH}hub.publish_table("{name}", TABLE)')
+            eventually(lambda name=name: here.discover(name))
+        code, said = run_on(beta, "tables", "drop", "t.by_command", "--yes", "--json")
+        assert code == 0, said
+        assert json.loads(said)["host"] == "alpha"
+        request = urllib.request.Request(f"{beta.http}/api/v1/tables/t.by_http", method="DELETE")
+        request.add_header("Authorization", f"Bearer {(beta.dir / 'http.token').read_text().strip()}")
+        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
+            dropped = json.load(answer)
+        assert (dropped["channel"], dropped["table"]["host"]) == ("t.by_http", "alpha")
+        there.do("""
+            from messagehub.shm.channel_directory.location import directory_of
+            from messagehub.shm.tables import manifests
+            for name in ("t.by_command", "t.by_http"):
+                assert manifests.generations(directory_of(hub.settings).tables_path(name)) == []
+            assert not any(one.channel.startswith("t.by_") for one in hub.tables())
+        """)
+        code, said = run_on(beta, "tables", "drop", "t.by_command", "--yes")
+        assert (code, "t.by_command" in said) == (1, True)
 
 
 def test_an_older_table_of_a_third_host_does_not_come_back_when_the_newest_is_dropped(hosts: Site) -> None:

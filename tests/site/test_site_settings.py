@@ -14,7 +14,7 @@ import pytest
 from tests import preloaded
 from tests.etcd_server import EtcdMember, enable_authentication, etcd, put
 from tests.integration.harness import PATIENCE_SECONDS, Peer, Served, eventually, producer
-from tests.site.hosts import site
+from tests.site.hosts import bind, site
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +99,7 @@ def test_a_start_that_failed_does_not_bind_the_directory_to_its_site(member: Etc
 
 def test_a_directory_belongs_to_a_site_or_to_a_hub_on_its_own(member: EtcdMember, tmp_path: Path) -> None:
     with site(tmp_path, member.url, "alpha") as hosts:
+        bind(hosts["alpha"])
         assert hosts["alpha"].stop() == 0
         code, complaint = run("serve", "--no-http", "--dir", str(hosts["alpha"].dir))
         assert (code, "is a member of a site" in complaint) == (1, True)
@@ -116,7 +117,7 @@ def test_a_directory_belongs_to_a_site_or_to_a_hub_on_its_own(member: EtcdMember
 def test_a_site_that_was_replaced_is_refused(tmp_path: Path) -> None:
     with etcd() as (first,), site(tmp_path, first.url, "alpha") as hosts:
         name = hosts.name
-        eventually(lambda: json.loads((hosts["alpha"].dir / "site.json").read_text())["site_id"])
+        bind(hosts["alpha"])
         hosts["alpha"].stop()
         with etcd() as (second,):
             of_site = ["--site", name, "--etcd", second.url, "--site-endpoint", "tcp://127.0.0.1:0"]

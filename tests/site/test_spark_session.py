@@ -47,3 +47,40 @@ def test_a_session_reads_tables_and_streams_rings_of_another_host(hosts: Site, t
             close(session)
         """)
         there.do("producer.close()")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300, func_only=True)
+def test_a_query_reads_a_topic_whose_publisher_and_home_are_on_another_host(hosts: Site, tmp_path: Path) -> None:
+    with process_on(hosts["alpha"]) as there, process_on(hosts["beta"]) as spark:
+        there.do("""
+            topic = hub.topic("j.orders", keep=1000)
+            assert topic.describe().topic.home == "alpha"
+            for number in range(10):
+                topic.publish({"id": number})
+        """)
+        spark.do(f"""
+            from pathlib import Path
+            from tests.spark.sessions import close, new_session
+            work = Path({str(tmp_path)!r})
+            session = new_session(work / "spark")
+            where = {{"dir": str(hub.settings.dir), "domain": hub.settings.domain}}
+            loaded = session.readStream.format("messagehub").options(topic="j.orders", **where).load()
+            rows = loaded.selectExpr("topic", "offset", "cast(payload as string) as text")
+            def start():
+                return (
+                    rows.writeStream.format("messagehub").options(channel="j.read", **where).outputMode("append")
+                    .option("checkpointLocation", str(work / "checkpoint")).trigger(availableNow=True).start()
+                )
+            def offsets():
+                with hub.consumer("j.read") as found:
+                    return sorted(found.latest().column("offset").to_pylist())
+            start().awaitTermination(100)
+            assert offsets() == list(range(1, 11)), offsets()
+        """)
+        there.do('for number in range(10, 15): topic.publish({"id": number})')
+        spark.do("""
+            start().awaitTermination(100)
+            assert offsets() == list(range(1, 16)), offsets()
+            close(session)
+        """)

@@ -155,7 +155,7 @@ from messagehub.cli import main
 main()
 """
     with site(tmp_path, member.url) as hosts:
-        before = hosts.add("before", program=older)
+        before = hosts.add("before", program=older, makes_site=False)
         eventually(before.is_leader)
         now = hosts.add("now")
         for round_number in range(2):

@@ -169,8 +169,10 @@ class Attachments:
         self._watch.look()
         alive, waiting = self._directory_rings()
         listed = [*alive, *waiting, self._directory.exclusive_block(self._channel)]
-        if not self._elsewhere.is_also_here:
-            alive, waiting, listed = [], [], []  # a ring of that name here is not what is produced now
+        namesakes = self._elsewhere.namesakes
+        alive, waiting, listed = (
+            [path for path in paths if path not in namesakes] for paths in (alive, waiting, listed)
+        )
         told = [path for path in told if path not in listed]
         is_first = not self._has_looked
         if is_first:

@@ -12,6 +12,7 @@ have ended belongs to the group too (`group_elsewhere`).
 """
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Set
@@ -73,8 +74,9 @@ class Elsewhere:
         self._ended: dict[str, float] = {}  # when the producer was registered that ended the ring
         self._left: dict[str, Position] = {}
         self._here: Set[str | None] = {this_host(), None}
-        self.is_also_here = True
-        """Whether something of the channel is on this host: if not, what has its name here is something else."""
+        self.namesakes: frozenset[str] = frozenset()
+        """The rings of this host, by path, that are not what is produced under their names now, on other hosts alone:
+        the exclusive one, and those of the same producers."""
         self._there_before: set[str] | None = None  # the rings that were there when this consumer came, by path
         self._is_closed = False
         self._has_told_of_hosts = False
@@ -91,7 +93,7 @@ class Elsewhere:
         """Open what is new on other hosts; raise why it cannot be read. None: nobody produces the channel."""
         places = places_of(found, self._directory) if found is not None else Places(is_here=True)
         self._here = places.here or self._here
-        self.is_also_here = places.is_here or self._group is not None
+        self.namesakes = self._namesakes(found, places)
         if found is not None and places.hosts and not self._gateways.is_in_site:
             self._check_alone(found, places)
         if not self._gateways.is_in_site:
@@ -111,6 +113,14 @@ class Elsewhere:
     def is_left_to_group(self) -> bool:
         """Whether rings on other hosts hold what this member's group has not done, though nobody produces."""
         return self._group is not None and bool(self._group.left())
+
+    def _namesakes(self, found: Discovery | None, places: Places) -> frozenset[str]:
+        if found is None or places.is_here or self._group is not None:
+            return frozenset()
+        directory, channel = self._directory, self._options.channel
+        at = directory.channel_path(channel)
+        shared = {os.path.join(at, f"{producer.producer_id}.ring") for producer in found.producers}
+        return frozenset({directory.exclusive_block(channel), *shared})
 
     def _check_alone(self, found: Discovery, places: Places) -> None:
         if not places.is_here:
@@ -238,7 +248,7 @@ class Elsewhere:
         """Return, for a message, where it is that nobody produces the channel."""
         if not self._gateways.is_in_site:
             return "on this host"
-        lost = [each.host for each in self._gateways.other_hosts(ASK_SECONDS) if each.health == "lost"]
+        lost = [each.host for each in self._gateways.other_hosts(ASK_SECONDS) if each.health in ("left", "lost")]
         if not lost:
             return "on any host of the site"
         return (

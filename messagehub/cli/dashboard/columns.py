@@ -87,6 +87,8 @@ COLUMNS: dict[Part, tuple[ListColumn, ...]] = {
     ),
     "hosts": (
         _text("HOST", 0, lambda line: line.host + (" (this one)" if line.is_this_host else "")),
+        _text("HEALTH", 8, lambda line: line.health, rank=1),
+        _text("ROLE", 8, lambda line: line.role, rank=2),
         _number("CHANNELS", 8, lambda line: line.channels),
         _number("PRODUCERS", 9, lambda line: line.producers),
         _number("CONSUMERS", 9, lambda line: line.consumers),

@@ -25,7 +25,7 @@ from messagehub.shm.errors import DataBlockError
 from messagehub.shm.identity import host
 from registry import commands, replies
 from registry.events import AnyChannelEvent
-from registry.records import Channel
+from registry.records import Channel, SiteHost
 
 ANSWER_SECONDS = 1.0
 MAX_LISTED = 1000
@@ -46,10 +46,12 @@ class ChannelLine(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class HostLine(msgspec.Struct, kw_only=True):
-    """Who is on a host. Rates are known only of this one."""
+    """Who is on a host. Rates are known only of this one; `health` and `role` only of the hosts of a site."""
 
     host: str
     is_this_host: bool
+    health: str | None = None
+    role: str | None = None
     channels: int = 0
     producers: int = 0
     consumers: int = 0
@@ -139,7 +141,7 @@ class HubObserver:
         else:
             snapshot.channels = [_summary_line(one, sample) for one in self._listed(snapshot)]
         if part == "hosts":
-            snapshot.hosts = _hosts(channels or (), snapshot)
+            snapshot.hosts = _hosts(channels or (), snapshot, self._site_hosts(snapshot))
         if part == "services" and snapshot.is_answered:
             snapshot.services = self._answer(lambda: self._hub.services(timeout=ANSWER_SECONDS))
         snapshot.events = list(reversed(self._events))
@@ -207,6 +209,13 @@ class HubObserver:
             if event is None:
                 return
             self._events.append(HubEvent(at=event.at, event=event))
+
+    def _site_hosts(self, snapshot: HubSnapshot) -> list[SiteHost]:
+        """Return the hosts of the site, whether or not anybody is registered there; none without a site."""
+        if not snapshot.is_answered:
+            return []
+        found = self._answer(lambda: self._hub.ask(commands.ListHosts(), timeout=ANSWER_SECONDS))
+        return found.hosts if isinstance(found, replies.HostList) else []
 
     def _known_channels(self) -> list[Channel] | None:
         return sorted(self._watch.channels.values(), key=lambda one: one.name) if self._watch.is_current else None
@@ -276,8 +285,8 @@ def _status(channel: Channel) -> str:
             continue
 
 
-def _hosts(channels: Iterable[Channel], snapshot: HubSnapshot) -> list[HostLine]:
-    """Return a line for each host that has members or tables, this host first."""
+def _hosts(channels: Iterable[Channel], snapshot: HubSnapshot, of_site: Iterable[SiteHost]) -> list[HostLine]:
+    """Return a line for each host of the site, and for each other one that has members or tables, this host first."""
     here = snapshot.host
     found = {here: HostLine(host=here, is_this_host=True)}
     known: Counter[str] = Counter()
@@ -300,6 +309,10 @@ def _hosts(channels: Iterable[Channel], snapshot: HubSnapshot) -> list[HostLine]
         found[here].channels = len(snapshot.channels)
         found[here].producers = sum(one.producers for one in snapshot.channels)
         found[here].consumers = sum(one.consumers for one in snapshot.channels)
+    for each in of_site:
+        line = found.setdefault(each.host, HostLine(host=each.host, is_this_host=False))
+        is_there = each.health in ("healthy", "degraded")
+        line.health, line.role = each.health, ("leader" if each.is_leader else "follower") if is_there else None
     return sorted(found.values(), key=lambda one: (not one.is_this_host, one.host))
 
 

@@ -158,9 +158,10 @@ def _check_site(hub: "MessageHub", timeout: float) -> Iterator[Finding]:
         "open that port between the hosts, or start the hub there with --gateway HOST:PORT, an address that is reached"
     )
     for one in found.hosts[:MOST_GATEWAYS]:
-        if one.health == "lost":
-            said = f"host {one.host} is lost: its hub does not run, or cannot reach etcd"
-            yield Finding("host", "warning", said, "start its hub: messagehub serve --site …")
+        if one.health in ("left", "lost"):
+            said = f"host {one.host} is {one.health}: {one.reason or 'its hub does not run, or cannot reach etcd'}"
+            fix = "start its hub: messagehub serve --site …; or, if it will not come back: messagehub site forget"
+            yield Finding("host", "warning", said, f"{fix} {one.host}")
             continue
         yield from check_topics(one)
         if not one.gateway:

@@ -11,6 +11,9 @@ from messagehub.store.etcd import messages
 from messagehub.store.etcd.client import EtcdClient
 from messagehub.store.etcd.errors import NotLeader
 
+SITES = b"/messagehub/"
+"""What all keys of all sites begin with."""
+
 
 class LeaderKey:
     def __init__(self, client: EtcdClient, site: str, *, ttl_seconds: int) -> None:
@@ -92,4 +95,4 @@ class LeaderKey:
 
 def prefix_of(site: str) -> bytes:
     """Return what all keys of a site begin with."""
-    return f"/messagehub/{site}/".encode()
+    return SITES + f"{site}/".encode()

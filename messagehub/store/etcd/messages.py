@@ -16,7 +16,8 @@ _SCALARS |= {"string": _FIELD.TYPE_STRING, "int32": _FIELD.TYPE_INT32}
 _MESSAGES = """
 ResponseHeader: cluster_id int64 1, member_id int64 2, revision int64 3
 KeyValue: key bytes 1, create_revision int64 2, mod_revision int64 3, value bytes 5, lease int64 6
-RangeRequest: key bytes 1, range_end bytes 2, limit int64 3, revision int64 4, min_mod_revision int64 10
+RangeRequest: key bytes 1, range_end bytes 2, limit int64 3, revision int64 4, keys_only bool 8, \
+min_mod_revision int64 10
 RangeResponse: header ResponseHeader 1, kvs KeyValue* 2, more bool 3, count int64 4
 PutRequest: key bytes 1, value bytes 2, lease int64 3
 DeleteRangeRequest: key bytes 1, range_end bytes 2

@@ -71,6 +71,11 @@ class EtcdStore:
         return not self._head_changed_at
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing was registered in the site yet, as far as this store has read."""
+        return self._head.revision == 0
+
+    @property
     def writer(self) -> str:
         """What heads that this store has written say of their writer."""
         return self._writer
