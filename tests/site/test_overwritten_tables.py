@@ -153,6 +153,22 @@ def test_a_table_that_was_published_while_its_hub_was_down_is_registered(hosts: 
             eventually(lambda name=channel, rows=rows: host_and_rows(alpha, name) == ("beta", rows))
 
 
+def test_a_table_that_no_hub_has_seen_is_kept_beside_one_that_is_newer_by_the_clock(hosts: Site) -> None:
+    alpha, beta = hosts["alpha"], hosts["beta"]
+    beta.kill()
+    store = publish(beta, "t.unseen")
+    with on(alpha) as here:
+        overwritten(here, "t.unseen", dropped=False)
+        beta.start()
+        publish(beta, "t.after")
+        assert host_and_rows(alpha, "t.unseen") == ("alpha", 1)
+        here.drop_table("t.unseen")
+        eventually(lambda: "tables drop t.unseen" in beta.log())
+        stays(lambda: store.generations() == [1] and [each.channel for each in here.tables()] == ["t.after"], 2.0)
+        publish(beta, "t.unseen")
+        assert host_and_rows(alpha, "t.unseen") == ("beta", 3)
+
+
 def test_a_table_that_somebody_is_changing_is_removed_when_that_is_done(hosts: Site) -> None:
     alpha, beta = hosts["alpha"], hosts["beta"]
     store = publish(beta, "t.busy")

@@ -7,8 +7,9 @@ Rule 4: a table that the registry has had (`registered_generations`) and has no 
 was overwritten on another host, or dropped, perhaps while no hub ran here. It is removed: kept in memory, it would be
 read here, and be in the way of whoever appends. What is overwritten has its time of grace before.
 Rule 5: only what is stored ends a table: a leader may lose what it has decided.
-Rule 6: clocks decide in one case only: a table that was never registered, since no hub was here, against one that
-another host has registered. It may be that neither writer knew of the other; the later instant wins.
+Rule 6: clocks decide in one case only: a table that the registry is not known to have had, mostly since no hub was
+here, against one that another host has registered. The later instant wins. The older one is never removed for that: it
+stays, unregistered while this hub runs.
 """
 
 import logging
@@ -77,6 +78,8 @@ class TableWatcher:
         self._elsewhere: set[str] = set()
         """Channels that have tables here, and have had a table of another host registered since."""
         self._overwritten: dict[str, _Overwritten] = {}
+        self._older: dict[str, Stamp] = {}
+        """By channel: the newest table here, where one of another host is newer by the clock (Rule 6)."""
         self._unstored: dict[str, int] = {}
         """By channel: the revision of the last change of its table, until it is stored."""
 
@@ -126,8 +129,16 @@ class TableWatcher:
             command = newest_table(self._directory, channel)
             if command is not None and command.generation <= self.generations.newest(registry, channel):
                 self._remove(registry, channel)
-            else:
-                self._look_again(channel, SOON_SECONDS)
+                return
+            self._look_again(channel, SOON_SECONDS)
+            if channel in self._older:
+                log.warning(
+                    "the table of channel %r in the memory of another host has ended, and the one in the memory of this"
+                    " host stays, unregistered: it may be the newer one, since clocks differ. Remove it with"
+                    " `messagehub tables drop %s`, or publish it again",
+                    channel,
+                    channel,
+                )
 
     # -- what is in the directory --------------------------------------------------------------------------
 
@@ -146,6 +157,8 @@ class TableWatcher:
             self._forget(channel)
             happened += registry.host_events.table_gone(channel, now=now) if is_here else []
             return None
+        if present is not None and present.host != host():
+            self._elsewhere.add(channel)
         if present is not None and is_here and not _is_news(command, present):
             self._note(registry, channel, stamps[-1])
             return None
@@ -153,6 +166,7 @@ class TableWatcher:
             self._end(registry, command, present, stamps)
             return None
         if present is not None and not _is_news(command, present):
+            self._older[channel] = stamps[-1]
             return None
         ended = self._ended.get(channel)
         if ended is not None and stamps[-1] in ended.stamps:
@@ -164,6 +178,8 @@ class TableWatcher:
                     f"the channel was destroyed, but its table (generation {command.generation}) is still in shared"
                     f" memory: remove it with `messagehub tables drop {channel}`"
                 )
+        if present is None and self._older.get(channel) == stamps[-1]:
+            return None
         is_readable = present is not None and any(present.generation == generation for generation, *_ in stamps[:-1])
         if is_here and not is_readable:
             self.generations.forget(channel)  # the newest was lost and not dropped, so an older one serves again
@@ -197,6 +213,7 @@ class TableWatcher:
         if channel not in self._unstored and self.generations.note(channel, stamp[0], revision):
             self._registered[channel] = stamp
             self._overwritten.pop(channel, None)
+            self._older.pop(channel, None)
 
     def _forget(self, channel: str) -> None:
         """Forget a channel that has no table here."""
@@ -205,6 +222,7 @@ class TableWatcher:
         self._ended.pop(channel, None)
         self._elsewhere.discard(channel)
         self._overwritten.pop(channel, None)
+        self._older.pop(channel, None)
         self.generations.forget(channel)
 
     # -- tables that have ended elsewhere ------------------------------------------------------------------
