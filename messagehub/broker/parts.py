@@ -117,6 +117,7 @@ class Parts:
                 adoption, adoption.command, result, registry
             ),
             self.access_control,
+            stored_revision=lambda: self.commit.written,
         )
         self._closing.callback(self.host_watcher.close)
         self._hold_domain(settings)

@@ -222,6 +222,10 @@ class SiteMembership:
 
     # -- for the loop --------------------------------------------------------------------------------------
 
+    @property
+    def site_id(self) -> str:
+        return self._file.site_id
+
     def poll_by(self, polling: Polling) -> None:
         polling.add(self.wake_fd)
         self._connections.poll_by(polling)

@@ -35,10 +35,11 @@ class SiteHub:
         program: str = "",
         preload: str = "",
         makes_site: bool = False,
+        domain: str = "",
         **settings: Any,
     ) -> None:
         """`program` is what Python runs instead of `messagehub`, to change it before; `preload` is a library that all
-        processes of the host load before others."""
+        processes of the host load before others; `domain` is another one than that of its own."""
         self.program = program
         self.name, self.dir = name, directory / name
         self.dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -47,7 +48,7 @@ class SiteHub:
         (self.dir / "messagehub.toml").write_text("\n".join(lines) + "\n")
         self.environment = os.environ | {
             "MESSAGEHUB_HOST": name,
-            "MESSAGEHUB_DOMAIN": f"pytest-{os.getpid()}-{site[:8]}-{name}",
+            "MESSAGEHUB_DOMAIN": domain or f"pytest-{os.getpid()}-{site[:8]}-{name}",
         }
         # What is forked from a process that runs already would not load it.
         self.starts = subprocess.Popen if preload else preloaded.Popen

@@ -15,7 +15,7 @@ import logging
 import os
 import select
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from messagehub.broker.access.access_control import AccessControl
@@ -47,6 +47,10 @@ _TABLES = inotify.CREATE | inotify.DELETE | inotify.MOVED_FROM
 
 
 class TablesFollower(Protocol):
+    @property
+    def site_id(self) -> str:
+        """The id of the site; empty until something was written to it."""
+
     def tables_seen(self, tables: Mapping[str, Table]) -> None:
         """Take all tables of the registry, by channel."""
 
@@ -57,16 +61,23 @@ class TablesFollower(Protocol):
 class HostWatcher:
     """`fileno` is readable when `look` has something to do."""
 
-    def __init__(self, directory: Directory, ask: Ask, access_control: AccessControl | None = None) -> None:
-        """Access control refuses an entry whose writer, a user of this host, has no right to it."""
+    def __init__(
+        self,
+        directory: Directory,
+        ask: Ask,
+        access_control: AccessControl | None,
+        *,
+        stored_revision: Callable[[], int],
+    ) -> None:
+        """Access control refuses an entry whose writer, a user of this host, has no right to it. `stored_revision` is
+        that of the last change that is stored."""
         self.defects = 0
-        self.tables_elsewhere: TablesFollower | None = None
-        """In a site: who hears of tables of all hosts."""
+        self._tables_elsewhere: TablesFollower | None = None
         self._directory = directory
         self.checks = EntryChecks(ask, self._look_again)
         self._access_control = access_control
         self._left_alone: dict[str, float] = {}
-        self._tables = TableWatcher(directory, self.checks, self._look_again, access_control)
+        self._tables = TableWatcher(directory, self.checks, self._look_again, access_control, stored_revision)
         self._epoll = select.epoll()
         self._news = inotify.Inotify()
         self._is_usable = _prepare(directory)
@@ -92,14 +103,19 @@ class HostWatcher:
         self._news.close()
         self._epoll.close()
 
+    def join_site(self, tables_elsewhere: TablesFollower) -> None:
+        """Remember which tables of this host the site has had, and have somebody hear of the tables of all hosts."""
+        self._tables_elsewhere = tables_elsewhere
+        self._tables.generations.keep_for(lambda: tables_elsewhere.site_id)
+
     # -- what happened in the registry ---------------------------------------------------------------------
 
     def begin(self, registry: Registry, *, now: float) -> list[events.AnyEvent]:
         """Find out, at the start, which registered members are alive and which have come meanwhile."""
         happened: list[events.AnyEvent] = []
-        if self.tables_elsewhere is not None:
+        if self._tables_elsewhere is not None:
             tables_known = {name: known.table for name, known in registry.channels.items() if known.table is not None}
-            self.tables_elsewhere.tables_seen(tables_known)
+            self._tables_elsewhere.tables_seen(tables_known)
         for known in list(registry.channels.values()):
             for member, record in members_of(known):
                 if not self._processes.follow(registry, member, record):
@@ -137,23 +153,29 @@ class HostWatcher:
                     self._evict_reader(event.channel, event.consumer_id)
             elif isinstance(event, events.ChannelDestroyed):
                 self._processes.forget_members(registry, event.channel)
-                if self.tables_elsewhere is not None:
-                    self.tables_elsewhere.table_changed(event.channel, None)
                 self._destroyed[event.channel] = self._living(event.channel)
-                self._tables.ended(event.channel, is_destroyed=True)
+                self._follow_table(registry, event, None)
                 self._dirty.add(event.channel)
             elif isinstance(event, events.TableCommitted):
-                self._follow_table(event.channel, event.table)
+                self._follow_table(registry, event, event.table)
             elif isinstance(event, events.ServiceChanged) and event.address.startswith("id:"):
                 self._follow_change_of(registry, event)
 
-    def _follow_table(self, channel: str, table: Table | None) -> None:
-        if table is None:
-            self._tables.ended(channel, is_destroyed=False)
-        else:
-            self._tables.committed(channel, table)
-        if self.tables_elsewhere is not None:
-            self.tables_elsewhere.table_changed(channel, table)
+    def _follow_table(
+        self, registry: Registry, event: events.TableCommitted | events.ChannelDestroyed, table: Table | None
+    ) -> None:
+        is_destroyed = isinstance(event, events.ChannelDestroyed)
+        self._tables.changed(registry, event.channel, table, event.revision, is_destroyed=is_destroyed)
+        if self._tables_elsewhere is not None:
+            self._tables_elsewhere.table_changed(event.channel, table)
+
+    def stored(self, registry: Registry) -> None:
+        """Act on what the store has by now, before anybody is told of it."""
+        self._tables.stored(registry)
+
+    def registry_replaced(self) -> None:
+        """Go on with another registry, all of which is stored. A look at the whole host follows."""
+        self._tables.forget_unstored()
 
     def _follow_change_of(self, registry: Registry, event: events.ServiceChanged) -> None:
         """Watch the process of a worker of a site, or forget it; `look` ends one that is gone already."""

@@ -53,6 +53,7 @@ class StoredRegistry:
     def release(self) -> None:
         """Send the replies and events whose changes the store has."""
         written = self._commit.written
+        self._host_watcher.stored(self.registry)
         self._publisher.release(written)
         if self._retained is not None:
             self._retained.release(written)

@@ -141,6 +141,10 @@ class OwnHost:
         return self._registry().channels
 
     @property
+    def revision(self) -> int:
+        return self._registry().revision
+
+    @property
     def leases(self) -> "Leases | OwnHost":
         """What is told whose process lives."""
         return self._registry().leases if self.is_leading else self

@@ -118,6 +118,10 @@ class SiteLink(Protocol):
     site: str
     host: str
 
+    @property
+    def site_id(self) -> str:
+        """The id of the site, which another one of the same name does not have; empty while nothing was written."""
+
     def poll_by(self, polling: Polling) -> None:
         """Have the loop wake up when `take` has something to give."""
 

@@ -82,7 +82,7 @@ class SiteMember:
     def join(self, parts: Parts, stored: StoredRegistry, look_at_host: Callable[[], None]) -> None:
         """Begin to follow. The registry is a copy already. `look_at_host` looks at this host as a whole."""
         self._parts, self._stored, self._look_at_host = parts, stored, look_at_host
-        parts.host_watcher.tables_elsewhere = self._link
+        parts.host_watcher.join_site(self._link)
         self._home = HomeTopics(parts, stored.settings, self._link.host)
         self._topics = topics = SiteTopics(self._link, parts, stored, self._home)
         self._to_leader = CommandsToLeader(

@@ -43,6 +43,7 @@ class RegistryCopy:
         unwritten.settle()
         unwritten.newest = registry.revision
         parts.commit.resume(written=registry.revision)
+        parts.host_watcher.registry_replaced()
         parts.publisher.reset(registry.revision)
         self.loads += 1
         self.leases = CopiedLeases(registry.channels.values(), registry.services.workers(), self.leases)

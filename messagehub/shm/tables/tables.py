@@ -4,6 +4,7 @@
     g<generation>.json               manifests
     g<generation>.dropped            manifests of dropped tables that somebody still reads
     <transaction>.txn                who keeps an uncommitted transaction alive
+    registered.mark                  which generation the registry of a site has had (`registered_mark`)
     <hash of a host>.parts           which blocks of this host manifests of that host name (`parts_for_others`)
     <transaction>-<part>-<attempt>   blocks
 
