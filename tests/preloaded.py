@@ -35,10 +35,6 @@ from typing import Any, ClassVar
 
 ROOT = Path(__file__).parents[1]
 MAX_BYTES = 1 << 20
-RESERVED = 2
-"""How many processes a hub has waiting: for schemas and for HTTP. A hub of a site has one for its gateway too."""
-
-
 MORE = "TESTS_WAITING_PROCESSES"
 """The variable that gives a hub so many more, for tests in which it starts HTTP again and again."""
 
@@ -251,8 +247,10 @@ class _Reserve(subprocess.Popen[Any]):
     @classmethod
     def fork(cls, program: dict[str, Any]) -> dict[str, Any]:
         """Return the program of the hub; in a child, later, that of the child. Without a program the child ends."""
-        has_gateway = "--site" in program["args"] and "--no-gateway" not in program["args"]
-        for _ in range(RESERVED + has_gateway + int(program["env"].get(MORE, "0"))):
+        words = program["args"]
+        has_gateway = "--site" in words and "--no-gateway" not in words
+        has_http = "--no-http" not in words
+        for _ in range(1 + has_http + has_gateway + int(program["env"].get(MORE, "0"))):  # one checks schemas
             link, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             child = os.fork()
             if child == 0:
@@ -352,10 +350,10 @@ def _run(program: dict[str, Any]) -> None:
 
 
 def _run_to_the_end(program: dict[str, Any]) -> None:
-    """Run it, and end as Python does; a hub and its commands end without freeing what they hold.
+    """Run it, and end as Python does, but without freeing what the process that forked had already.
 
-    Freeing copies every page that was shared with the process that forked: 50 ms, more than most commands take. With
-    `-W error`, and in users' programs (`-c`), it is done, so that tests see what is left then.
+    Freeing copies every page that is shared with it: 50 ms, more than most commands take. What a program (`-c`) has made
+    itself is freed, so that tests see what happens then; with `-W error` everything is.
     """
     code: Any = 0
     try:
@@ -363,9 +361,13 @@ def _run_to_the_end(program: dict[str, Any]) -> None:
     except SystemExit as ended:
         code = ended.code or 0
     is_ours = program["args"][1:3] == ["-m", "messagehub"] or _is_of_a_hub(program["args"])
-    if is_ours and isinstance(code, int):
+    is_program = program["args"][1] == "-c"
+    if (is_ours or is_program) and isinstance(code, int):
         threading._shutdown()  # type: ignore[attr-defined]  # private: what Python calls when it ends
         atexit._run_exitfuncs()  # private: as above
+        if is_program:
+            sys.modules["__main__"].__dict__.clear()
+            gc.collect()
         with contextlib.suppress(OSError, ValueError):  # then Python says that it could not be written
             sys.stdout.flush()
             sys.stderr.flush()
@@ -387,6 +389,7 @@ def _preload() -> None:
     ):
         importlib.import_module(module)
     sys.modules["registry.schemas.checks"].preload()
+    sys.modules["messagehub.cli"].command()
 
 
 if __name__ == "__main__":
