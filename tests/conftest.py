@@ -1,6 +1,7 @@
 """Fixtures for tests with a running hub; `no_leaks` is asked for by name, since other parts keep helper processes."""
 
 import contextlib
+import functools
 import gc
 import itertools
 import logging
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
@@ -25,6 +27,9 @@ class_archive.use()
 
 QUICK = {"heartbeat_seconds": 0.5, "stall_seconds": 20.0, "lease_seconds": 40.0, "beacon_seconds": 0.1}
 
+
+# httpx reads the certificates of all authorities for every client, which takes 30 ms.
+httpx._transports.default.create_ssl_context = functools.cache(httpx.create_ssl_context)
 
 LONGEST = ("tests/spark/", "tests/faults/", "tests/site/", "tests/console/", "tests/docs/")
 """What `make test` begins with: a long test that begins last keeps the others waiting."""

@@ -352,8 +352,8 @@ def _run(program: dict[str, Any]) -> None:
 def _run_to_the_end(program: dict[str, Any]) -> None:
     """Run it, and end as Python does, but without freeing what the process that forked had already.
 
-    Freeing copies every page that is shared with it: 50 ms, more than most commands take. What a program (`-c`) has made
-    itself is freed, so that tests see what happens then; with `-W error` everything is.
+    Freeing copies every page that is shared with it: 50 ms, more than most commands take. What a program (`-c`) has
+    made itself is freed, so that tests see what happens then; with `-W error` everything is.
     """
     code: Any = 0
     try:
@@ -389,7 +389,7 @@ def _preload() -> None:
     ):
         importlib.import_module(module)
     sys.modules["registry.schemas.checks"].preload()
-    sys.modules["messagehub.cli"].command()
+    sys.modules["messagehub.cli"].root_command()
 
 
 if __name__ == "__main__":

@@ -110,11 +110,11 @@ def _root(
 
 
 @cache
-def command() -> Callable[..., Any]:
+def root_command() -> Callable[..., Any]:
     """Build all commands of `app`, once: it takes 20 ms."""
     return get_command(app)
 
 
 def main() -> None:
     have_standard_streams()
-    command()(prog_name="messagehub")
+    root_command()(prog_name="messagehub")

@@ -116,8 +116,8 @@ def test_the_metrics_say_how_far_durable_names_are_behind(web: Web, hub: Message
         return int(line.split()[1])
 
     names = ("messages_behind", "most_messages_behind", "dead_letters", "workers")
-    before = [gauge(f"messagehub_{name}") for name in names]
-    assert before[0] == before[1] == 0
+    before = [gauge(f"messagehub_{name}") for name in names]  # of other tests' topics, too
+    assert before[1] < 7
     topic = hub.topic("web.lag", keep=100)
     for durable in ("one", "two"):
         hub.subscribe("web.lag", durable=durable).close()
@@ -126,9 +126,9 @@ def test_the_metrics_say_how_far_durable_names_are_behind(web: Web, hub: Message
         hub.send("service:web.nobody", 1)
     eventually(lambda: hub.dead_letters("service:web.nobody").letters)
     with hub.serve("service:web.one", lambda message, _: None):
-        assert [gauge(f"messagehub_{name}") for name in names] == [14, 7, before[2] + 1, before[3] + 1]
+        assert [gauge(f"messagehub_{name}") for name in names] == [before[0] + 14, 7, before[2] + 1, before[3] + 1]
     topic.delete()
-    assert gauge("messagehub_messages_behind") == 0
+    assert gauge("messagehub_messages_behind") == before[0]
 
 
 def test_services_are_listed_with_their_workers_but_not_their_keys(web: Web, hub: MessageHub) -> None:

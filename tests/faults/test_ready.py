@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
 from messagehub import MessageHub
 from messagehub.security.private_files import write_private
 from tests import preloaded
 from tests.faults.test_http_process import answers, http_pid
-from tests.integration.harness import PATIENCE_SECONDS, ROOT, Served, clean_environment, eventually, get, refused
+from tests.integration.harness import PATIENCE_SECONDS, ROOT, Served, clean_environment, eventually, refused
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -114,7 +115,7 @@ def test_an_http_process_that_keeps_dying_is_told_everywhere_and_comes_back(hub:
             "who answers is healthy before the pause is short again"
         )
         eventually(lambda: client.health(timeout=5.0)["status"] == "healthy")
-    assert "degraded" not in get(f"{hub.http}/readyz", timeout=PATIENCE_SECONDS).json()
+    assert "degraded" not in httpx.get(f"{hub.http}/readyz", timeout=PATIENCE_SECONDS).json()
     assert told(hub, "status")["problems"] == []
     assert http_findings(hub) == ["ok"]
 

@@ -29,7 +29,7 @@ from tests.access.test_http_rights import SecureWeb, certificate
 from tests.admin.conftest import Web
 from tests.faults.chaos.storm import command_line, descendants
 from tests.faults.test_http_process import answers, http_pid, is_gone
-from tests.integration.harness import ROOT, Peer, Served, clean_environment, eventually, get, producer
+from tests.integration.harness import ROOT, Peer, Served, clean_environment, eventually, producer
 
 pytestmark = pytest.mark.usefixtures("no_leaks", "more_processes")
 
@@ -120,14 +120,14 @@ def test_what_http_answers_and_logs_is_taken_over(hub: Served) -> None:
     headers = {"origin": "https://lab.example", "authorization": f"Bearer {token}"}
 
     def allowed() -> str | None:
-        answer = get(f"{hub.http}/subjects", headers=headers)
+        answer = httpx.get(f"{hub.http}/subjects", headers=headers)
         assert answer.status_code == 200
         return answer.headers.get("access-control-allow-origin")
 
     assert allowed() is None
     assert "messagehub.http.access" not in hub.log()
     elsewhere = {"x-forwarded-for": "10.9.8.7", "x-forwarded-proto": "https"}
-    assert get(f"{hub.http}/subjects", headers=elsewhere).status_code == 401
+    assert httpx.get(f"{hub.http}/subjects", headers=elsewhere).status_code == 401
     eventually(lambda: "of anonymous, 127.0.0.1" in hub.log())
     assert "10.9.8.7" not in hub.log()
     (hub.dir / "messagehub.toml").write_text(
@@ -139,7 +139,8 @@ def test_what_http_answers_and_logs_is_taken_over(hub: Served) -> None:
     # Asked again until it is noted: the log takes only so many refusals a second.
     eventually(
         lambda: (
-            get(f"{hub.http}/subjects", headers=elsewhere).status_code == 401 and "of anonymous, 10.9.8.7" in hub.log()
+            httpx.get(f"{hub.http}/subjects", headers=elsewhere).status_code == 401
+            and "of anonymous, 10.9.8.7" in hub.log()
         )
     )
 
@@ -151,9 +152,9 @@ def test_a_reload_that_is_refused_changes_nothing(hub: Served) -> None:
     eventually(lambda: f"SIGHUP changed nothing: bad setting in {file}" in hub.log())
     assert answers(hub)
     file.write_text('http_anonymous = ""\n')
-    assert get(f"{hub.http}/subjects").status_code == 200
+    assert httpx.get(f"{hub.http}/subjects").status_code == 200
     hub.signal(signal.SIGHUP)
-    eventually(lambda: get(f"{hub.http}/subjects").status_code == 401)
+    eventually(lambda: httpx.get(f"{hub.http}/subjects").status_code == 401)
 
 
 @pytest.mark.parametrize("content", ['{"tok', None], ids=["damaged", "open to others"])
@@ -165,17 +166,17 @@ def test_a_reload_with_a_bad_list_of_tokens_changes_nothing(hub: Served, content
     hub.signal(signal.SIGHUP)
     eventually(lambda: f"SIGHUP changed nothing: {access}" in hub.log())
     assert "Traceback" not in hub.log()
-    assert get(f"{hub.http}/subjects").status_code == 200
+    assert httpx.get(f"{hub.http}/subjects").status_code == 200
     access.unlink()
     hub.signal(signal.SIGHUP)
-    eventually(lambda: get(f"{hub.http}/subjects").status_code == 401)
+    eventually(lambda: httpx.get(f"{hub.http}/subjects").status_code == 401)
 
 
 def test_the_path_that_a_proxy_serves_the_hub_under_is_taken_over(hub: Served) -> None:
-    assert get(f"{hub.http}/lab/healthz").status_code == 404
+    assert httpx.get(f"{hub.http}/lab/healthz").status_code == 404
     (hub.dir / "messagehub.toml").write_text('http_prefix = "/lab"\n')
     hub.signal(signal.SIGHUP)
-    eventually(lambda: get(f"{hub.http}/lab/healthz").status_code == 200)
+    eventually(lambda: httpx.get(f"{hub.http}/lab/healthz").status_code == 200)
 
 
 def test_no_request_is_dropped_while_http_is_started_anew(hub: Served) -> None:
@@ -185,7 +186,7 @@ def test_no_request_is_dropped_while_http_is_started_anew(hub: Served) -> None:
     def ask() -> int:
         asked = 0
         while not is_over.is_set():
-            assert get(f"{hub.http}/healthz", timeout=30).status_code in (200, 404)
+            assert httpx.get(f"{hub.http}/healthz", timeout=30).status_code in (200, 404)
             asked += 1
         return asked
 
@@ -295,14 +296,14 @@ def test_a_hub_that_drains_goes_on_draining_after_a_reload(hub: Served) -> None:
     before = http_pid(hub)
     hub.signal(signal.SIGHUP)
     eventually(is_gone, before)
-    assert get(f"{hub.http}/healthz").json()["draining"] is True
+    assert httpx.get(f"{hub.http}/healthz").json()["draining"] is True
     with httpx.Client(base_url=hub.http, headers={"authorization": f"Bearer {token}"}, timeout=30) as client:
         assert client.post("/api/v1/channels/a", json={}).status_code == 503
         assert client.delete("/api/v1/drain").status_code == 200
     before = http_pid(hub)
     hub.signal(signal.SIGHUP)
     eventually(is_gone, before)
-    assert "draining" not in get(f"{hub.http}/healthz").json()
+    assert "draining" not in httpx.get(f"{hub.http}/healthz").json()
 
 
 def test_an_http_process_that_dies_after_a_refused_reload_is_started_with_the_settings_in_force(hub: Served) -> None:
@@ -320,18 +321,18 @@ def test_a_hub_whose_token_was_removed_reloads_and_lets_nobody_in(hub: Served) -
     file = hub.dir / "http.token"
     token = file.read_text()
     headers = {"authorization": f"Bearer {token.strip()}"}
-    assert get(f"{hub.http}/api/v1/dead-letters", headers=headers).status_code == 200
+    assert httpx.get(f"{hub.http}/api/v1/dead-letters", headers=headers).status_code == 200
     file.unlink()
     before = http_pid(hub)
     hub.signal(signal.SIGHUP)
     eventually(is_gone, before)
-    assert get(f"{hub.http}/api/v1/dead-letters", headers=headers).status_code == 401
+    assert httpx.get(f"{hub.http}/api/v1/dead-letters", headers=headers).status_code == 401
     os.kill(http_pid(hub), signal.SIGKILL)
     eventually(lambda: "starting it again" in hub.log())
     eventually(answers, hub)
-    assert get(f"{hub.http}/api/v1/dead-letters", headers=headers).status_code == 401
+    assert httpx.get(f"{hub.http}/api/v1/dead-letters", headers=headers).status_code == 401
     write_private(file, token.encode())
-    assert get(f"{hub.http}/api/v1/dead-letters", headers=headers).status_code == 200
+    assert httpx.get(f"{hub.http}/api/v1/dead-letters", headers=headers).status_code == 200
     assert "Traceback" not in hub.log()
 
 
@@ -362,7 +363,7 @@ def test_a_hub_with_a_thousand_connections_reloads(busy_hub: Served) -> None:
     (busy_hub.dir / "messagehub.toml").write_text('http_anonymous = ""\n')
     busy_hub.signal(signal.SIGHUP)
     eventually(is_gone, before)
-    assert get(f"{busy_hub.http}/subjects").status_code == 401
+    assert httpx.get(f"{busy_hub.http}/subjects").status_code == 401
     assert "Traceback" not in busy_hub.log()
 
 

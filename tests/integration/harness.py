@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import threading
@@ -15,7 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-import httpx
 import zmq
 
 from messagehub import MessageHub, embedded_broker
@@ -74,14 +72,6 @@ def fixed_endpoint() -> str:
             first.bind(("127.0.0.1", port))
             second.bind(("127.0.0.1", port + 1))
             return f"tcp://127.0.0.1:{port}"
-
-
-_NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-
-
-def get(url: str, **options: Any) -> httpx.Response:
-    """`httpx.get` over plain HTTP, on a connection of its own: without the 25 ms in which httpx reads certificates."""
-    return httpx.get(url, verify=_NO_CERTIFICATES, **options)
 
 
 def producer(channel: str, **fields: Any) -> Message:
