@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,14 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from messagehub import MessageHub
-from tests import class_archive, preloaded, rewritten
+from tests import class_archive, preloaded, rewritten, stopped
 from tests.integration.harness import AnyBroker, Embedded, Held, Peer, Served, eventually
 from tests.levels import IS_QUICK
 
 # Without compiled files, every process that a test starts compiles the whole package again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 class_archive.use()
+stopped.wait_for_stops()
 
 QUICK = {"heartbeat_seconds": 0.5, "stall_seconds": 20.0, "lease_seconds": 40.0, "beacon_seconds": 0.1}
 
@@ -32,7 +33,9 @@ QUICK = {"heartbeat_seconds": 0.5, "stall_seconds": 20.0, "lease_seconds": 40.0,
 httpx._transports.default.create_ssl_context = functools.cache(httpx.create_ssl_context)
 
 LONGEST = ("tests/spark/", "tests/faults/", "tests/site/", "tests/console/", "tests/docs/")
-"""What `make test` begins with: a long test that begins last keeps the others waiting."""
+"""Folders whose tests mostly wait. Beside them there are always some that keep the processors busy."""
+LONGEST_SHARE = 0.85
+"""How much of a run they are spread over: a long test that begins last keeps the others waiting."""
 TOGETHER = ("tests/spark/", "tests/console/")
 """Folders whose tests share one process."""
 COLLECT_SECONDS = 0.2
@@ -71,14 +74,27 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out `slow` tests of a quick run unless `-m slow` asks for them. Begin with what takes longest."""
+    """Leave out `slow` tests of a quick run unless `-m slow` asks for them. Spread what waits among what computes."""
     if IS_QUICK and "slow" not in config.getoption("-m"):
         slow = [item for item in items if item.get_closest_marker("slow")]
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if item not in slow]
-    items.sort(
-        key=lambda item: next((at for at, long in enumerate(LONGEST) if item.nodeid.startswith(long)), len(LONGEST))
-    )
+    place = _places(dict.fromkeys(_scope(item.nodeid) for item in items))
+    items.sort(key=lambda item: place[_scope(item.nodeid)])
+
+
+def _places(scopes: Iterable[str]) -> dict[str, float]:
+    """Return where in a run each scope begins, between 0 and 1."""
+    long = sorted((one for one in scopes if one.startswith(LONGEST)), key=lambda one: one not in TOGETHER)
+    short = [one for one in scopes if not one.startswith(LONGEST)]
+    return {one: LONGEST_SHARE * at / len(long) for at, one in enumerate(long)} | {
+        one: at / len(short) for at, one in enumerate(short)
+    }
+
+
+def _scope(nodeid: str) -> str:
+    """Return what one process runs: a file, or a folder of TOGETHER."""
+    return next((one for one in TOGETHER if nodeid.startswith(one)), nodeid.partition("::")[0])
 
 
 def pytest_collection_finish() -> None:
@@ -93,7 +109,7 @@ class FileByFile(LoadScopeScheduling):
     console's, in one browser."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((one for one in TOGETHER if nodeid.startswith(one)), nodeid.partition("::")[0])
+        return _scope(nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileByFile:

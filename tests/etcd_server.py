@@ -58,10 +58,7 @@ class EtcdMember:
             return json.load(answer)
 
     def pause(self) -> None:
-        """Returns when no thread of it runs any more."""
         self.process.send_signal(signal.SIGSTOP)
-        tasks = Path(f"/proc/{self.process.pid}/task")
-        eventually(lambda: all(_state(task) == "T" for task in tasks.iterdir()))
 
     def go_on(self) -> None:
         self.process.send_signal(signal.SIGCONT)
@@ -146,7 +143,3 @@ def free(member: EtcdMember) -> None:
     member.ask("/v3/maintenance/defragment", {})
     for alarm in member.ask("/v3/maintenance/alarm", {"action": "GET"})["alarms"]:
         member.ask("/v3/maintenance/alarm", {"action": "DEACTIVATE", **alarm})
-
-
-def _state(task: Path) -> str:
-    return (task / "stat").read_text().rpartition(")")[2].split()[0]

@@ -224,7 +224,7 @@ class SiteMembership:
 
     @property
     def site_id(self) -> str:
-        return self._file.site_id
+        return self._file.site_id or self._store.site_id  # the file has it a moment after the first change is stored
 
     def poll_by(self, polling: Polling) -> None:
         polling.add(self.wake_fd)

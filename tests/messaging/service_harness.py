@@ -30,7 +30,7 @@ from messagehub.services.workers import ServiceWorker
 from registry import commands, replies
 from registry.records import Worker
 from tests import preloaded
-from tests.integration.harness import ROOT, Served, clean_environment, eventually, hub_of
+from tests.integration.harness import ROOT, Served, clean_environment, hub_of
 
 SECONDS = 20.0
 CONNECTED = "03"  # in /proc/net/unix
@@ -64,10 +64,7 @@ class WorkerProcess:
         return self.process.pid
 
     def signal(self, number: int) -> None:
-        """A stopped one has stopped when this returns: each thread does so when it next runs."""
         os.kill(self.pid, number)
-        if number == signal.SIGSTOP:
-            eventually(lambda: all(_state(path) == "T" for path in Path(f"/proc/{self.pid}/task").iterdir()))
 
     def kill(self) -> None:
         self.signal(signal.SIGKILL)
@@ -192,11 +189,3 @@ class Gate:
         self.entered.release()
         assert self.opened.wait(SECONDS)
         return message.payload
-
-
-def _state(task: Path) -> str:
-    """Of one thread, as the kernel says it: after the name, which may hold anything but ends with a bracket."""
-    try:
-        return (task / "stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):  # it has ended; whoever lists the threads again does not see it
-        return ""

@@ -25,7 +25,7 @@ class RegisteredGenerations:
         self._site_id: Callable[[], str] | None = None
 
     def keep_for(self, site_id: Callable[[], str]) -> None:
-        """Keep it for a site, whose id is empty until something was written to the site."""
+        """Keep it for a site, whose id is final when something was written to the site."""
         self._site_id = site_id
 
     @property

@@ -49,7 +49,7 @@ _TABLES = inotify.CREATE | inotify.DELETE | inotify.MOVED_FROM
 class TablesFollower(Protocol):
     @property
     def site_id(self) -> str:
-        """The id of the site; empty until something was written to it."""
+        """The id of the site; not final until something was written to it."""
 
     def tables_seen(self, tables: Mapping[str, Table]) -> None:
         """Take all tables of the registry, by channel."""

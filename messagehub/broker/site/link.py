@@ -120,7 +120,7 @@ class SiteLink(Protocol):
 
     @property
     def site_id(self) -> str:
-        """The id of the site, which another one of the same name does not have; empty while nothing was written."""
+        """The id of the site, which another one of the same name does not have; not final while nothing was written."""
 
     def poll_by(self, polling: Polling) -> None:
         """Have the loop wake up when `take` has something to give."""
