@@ -162,8 +162,17 @@ class Attachments:
 
     @open_files_limited()
     def look(self, told: Iterable[str]) -> None:
-        """Attach to what is there and not yet attached: the directory's rings and those that others `told` of."""
-        self._is_group_done = self._options.group is None  # until it is known
+        """Attach to what is there and not yet attached: the directory's rings and those that others `told` of.
+
+        Another thread may ask whether the stream has ended meanwhile, and gets the answer of the look before.
+        """
+        try:
+            self._look(told)
+        except BaseException:
+            self._is_group_done = self._options.group is None  # it is not known
+            raise
+
+    def _look(self, told: Iterable[str]) -> None:
         if self.look_at is not None:
             self.look_at = time.monotonic() + MOST_SECONDS  # also if attaching is refused: nobody looks without a pause
         self._watch.look()
