@@ -1,4 +1,4 @@
-"""The archive of Spark's classes that `make setup` makes: with it a session starts in half the time."""
+"""The archive of Spark's classes that `make setup` makes: with it a session takes 40% less of a processor to start."""
 
 import os
 import sys

@@ -3,7 +3,7 @@
 `run` installs what the hub itself needs, `dev` everything (Spark, tests, benchmarks). A second argument names another
 folder than .venv. uv installs the packages where it is there, else pip.
 Java is needed only by Spark: on Debian as root it is installed when missing, elsewhere the message says what to do.
-With Java, `dev` makes an archive of Spark's classes, from which the sessions of tests start in half the time.
+With Java, `dev` makes an archive of Spark's classes, with which the sessions of tests start sooner.
 """
 
 import hashlib
