@@ -377,8 +377,15 @@ class SiteMembership:
             self._confirmed_at = max(self._confirmed_at, watch.confirmed_at)
 
     def _lead(self) -> None:
-        """Watch nothing while this hub leads, since nobody else can write: only see that etcd has a quorum."""
+        """Watch nothing while this hub leads, since nobody else can write: only see that etcd has a quorum.
+
+        The records are loaded once, after a moment, since a hub that has just taken over has more urgent things to do.
+        """
         if self._follow_again.wait(CHECK_SECONDS):
+            return
+        if self._must_load:
+            self._must_load = False
+            self._load(is_for_leader=True)
             return
         asked_at = monotonic()
         try:
@@ -387,7 +394,7 @@ class SiteMembership:
             return  # no quorum: the copy grows older
         self._confirmed_at = asked_at
 
-    def _load(self) -> None:
+    def _load(self, *, is_for_leader: bool = False) -> None:
         asked_at = monotonic()
         try:
             reader = EtcdStore(self._client, self.site, None, MemoryStore(), site_id=self._file.site_id)
@@ -403,7 +410,7 @@ class SiteMembership:
             self._stopping.wait(PAUSE_SECONDS)
             return
         self._after, self._confirmed_at = reader.loaded_at, asked_at
-        self._tell_loop(Loaded(load_copy(self._settings, saved)))
+        self._tell_loop(Loaded(load_copy(self._settings, saved), is_for_leader))
 
     def _take_head(self, head: Head) -> None:
         if head.revision:
@@ -469,7 +476,7 @@ class SiteMembership:
         """On the loop's thread."""
         self._store.begin(fence, head, changed_at)
         self._follow_again.clear()
-        self._is_leading = True
+        self._is_leading = self._must_load = True
         if self._watch is not None:
             self._watch.stop()
 

@@ -161,6 +161,36 @@ def test_reads_go_on_without_a_leader_and_commands_are_refused_as_retryable(tmp_
         assert all("all is well again" in hub.log() for hub in hosts.hubs.values())
 
 
+def test_the_hub_that_led_answers_every_read_though_a_change_is_in_doubt(tmp_path: Path) -> None:
+    """Also reads of what was being changed, and lists: with what was stored before."""
+    consumer = {"type": "CONSUMER_REGISTER", "channel": "before", "consumer_id": "in_doubt"}
+    changes = [consumer, {"type": "CHANNEL_CREATE", "channel": "new"}]
+    with (
+        etcd() as (alone,),
+        site(tmp_path, alone.url, "alpha") as hosts,
+        Peer(hosts["alpha"].endpoint, zmq.DEALER) as writer,
+        Peer(hosts["alpha"].endpoint) as reader,
+    ):
+        alpha = hosts["alpha"]
+        eventually(lambda: reader.ask({"type": "STATS_REQUEST"})["counters"]["site_loads"])  # what is stored is known
+        assert reader.ask(producer("before"))["type"] == "PRODUCER_REGISTER_ACK"
+        alone.pause()
+        try:
+            for change in changes:
+                writer.send(change)
+            for _ in changes:
+                refused = writer.receive(30.0)
+                assert (refused["code"], refused["retryable"]) == ("STORE_READ_ONLY", True)
+            assert not alpha.is_leader()
+            assert reader.ask({"type": "DISCOVERY_REQUEST", "channel": "before"})["status"] == "active"
+            assert {name: [*found["consumers"]] for name, found in reader.snapshot().items()} == {"before": []}
+            assert reader.ask({"type": "DISCOVERY_REQUEST", "channel": "new"})["code"] == "CHANNEL_NOT_FOUND"
+        finally:
+            alone.go_on()
+        eventually(lambda: reader.ask(consumer).get("type") == "CONSUMER_REGISTER_ACK")
+        assert [*reader.snapshot()["before"]["consumers"]] == ["in_doubt"]
+
+
 PROGRAM = """
 import sys
 from messagehub import MessageHub

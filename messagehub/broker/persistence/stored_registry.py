@@ -11,6 +11,7 @@ from messagehub import protocol
 from messagehub.broker.parts import STOP_SECONDS, Parts
 from messagehub.broker.persistence.pending_commits import HeldReply, PendingCommits
 from messagehub.broker.persistence.restore import load
+from messagehub.broker.persistence.stored_copy import StoredCopy
 from messagehub.errors import HubError, StoreReadOnly
 from messagehub.settings import Settings
 from messagehub.store import Saved
@@ -25,6 +26,8 @@ class StoredRegistry:
         self.registry: Registry = parts.registry
         """Another one after a failure of the store."""
         self.unwritten = PendingCommits()
+        self.copy = StoredCopy()
+        """Used while this hub leads a site."""
         self.settings = settings
         self._commit, self._host_watcher, self._metrics = parts.commit, parts.host_watcher, parts.metrics
         self._publisher, self._requests = parts.publisher, parts.requests
@@ -39,6 +42,7 @@ class StoredRegistry:
                 if event.published:
                     self._publisher.enqueue(event)
             self._host_watcher.follow(self.registry, happened)
+            self.copy.note(happened)
             self._commit.submit(happened)
             self.unwritten.newest = happened[-1].revision
 
@@ -53,6 +57,7 @@ class StoredRegistry:
     def release(self) -> None:
         """Send the replies and events whose changes the store has."""
         written = self._commit.written
+        self.copy.follow(written)
         self._host_watcher.stored(self.registry)
         self._publisher.release(written)
         if self._retained is not None:

@@ -31,6 +31,8 @@ class Loaded(NamedTuple):
     """A copy of the registry that was loaded anew. What follows comes after it."""
 
     registry: Registry
+    is_for_leader: bool = False
+    """Whether it was loaded while this hub led, and nothing follows it."""
 
 
 class Followed(NamedTuple):

@@ -4,8 +4,9 @@ Rule 1: a follower decides nothing. It applies what the leader has written, answ
 commands and heartbeats. Subscribers and dead letters are the business of the hub of their host, whoever leads; what is
 published to topics goes from hub to hub, and what is asked of services from process to process, past the leader.
 Rule 2: a hub that is elected leads once its copy has reached what the leaders before it have written.
-Rule 3: whatever goes wrong with the store of a leader ends its leadership. What waits is refused as retryable, and the
-records are loaded anew; until then, reads that would show a change which may not be stored are refused.
+Rule 3: whatever goes wrong with the store of a leader ends its leadership. What waits is refused as retryable, reads go
+on from what is known to be stored, and the records are loaded anew. Only in the first seconds of a leadership is that
+not known (`StoredCopy`): then, reads that would show a change which may not be stored are refused until the load.
 Rule 4: what happens on this host is told to the leader. After a change of leaders, and whenever an answer is missing,
 the host is looked at again as a whole, so that nothing is lost with a leader.
 """
@@ -64,6 +65,7 @@ class SiteMember:
         self._tell_at = 0.0
         self._problem_shown = SiteProblem(link.site)
         self._own_leadership = 0
+        self._loads = 0
         self._hosts: site_link.HostsSeen | None = None
 
     def polls(self, fd: int) -> bool:
@@ -100,7 +102,7 @@ class SiteMember:
         self._follow()
         hosts = HostAnswers(self._link, parts.access_control, lambda: self.role)
         parts.answers.replace({commands.ListHosts: hosts.list, commands.RequestGateway: hosts.gateway})
-        parts.stats.add(lambda: {"forwarded_commands": self._to_leader.count, "site_loads": self._copy.loads})
+        parts.stats.add(lambda: {"forwarded_commands": self._to_leader.count, "site_loads": self._loads})
         parts.stats.add(topics.counters)
         parts.stats.add_gauges(self._gauges)
         parts.stats.add_gauges(topics.gauges)
@@ -126,6 +128,7 @@ class SiteMember:
         """Go back to what is stored."""
         if self.role == "leader":
             self._link.resign(why)
+            self._stored.copy.take(0)  # a write may be on its way, so nobody knows what is stored
             self.step_down(why)
         else:
             self._is_lost = self._awaits_load = True
@@ -147,8 +150,8 @@ class SiteMember:
                     self._take_request(news)
                 case site_link.LeaderSeen(leadership):
                     self._take_leader(leadership)
-                case site_link.Loaded(registry):
-                    self._take_copy(registry)
+                case site_link.Loaded():
+                    self._take_copy(news)
                 case site_link.Won():
                     self._won = news
                 case site_link.Lost(why):
@@ -230,13 +233,20 @@ class SiteMember:
             self._parts.metrics.count("internal_errors")
             self.load_anew("a change of the leader could not be followed")
 
-    def _take_copy(self, registry: Registry) -> None:
+    def _take_copy(self, loaded: site_link.Loaded) -> None:
         """Go on with a copy that was loaded anew."""
+        registry = loaded.registry
+        self._loads += 1
         if self.role == "leader":
+            self._stored.copy.loaded(registry)
             return
+        if loaded.is_for_leader:
+            return  # from before this hub stepped down: what follows it was not watched
         self._awaits_load = False
-        if not self._is_lost and registry.revision <= self._stored.registry.revision:
-            return  # nothing new
+        if self._is_lost or registry.revision > self._stored.registry.revision:
+            self._go_on_with(registry)
+
+    def _go_on_with(self, registry: Registry) -> None:
         self._is_lost = False
         self._copy.replace(registry)
         self._topics.defined("", registry.revision)
@@ -284,6 +294,7 @@ class SiteMember:
         self.own_host.is_leading, self._to_leader.is_following = True, False
         self._own_leadership = won.leadership
         won.begin()
+        self._stored.copy.begin(registry.revision)
         self._parts.commit.resume(written=registry.revision)
         self._parts.answers.restore((*FORWARDED, commands.Heartbeat))
         log.info("site %s: this hub leads from revision %d on", self._link.site, registry.revision)
@@ -313,12 +324,15 @@ class SiteMember:
             self.step_down(why)
 
     def step_down(self, why: str) -> None:
-        """Follow from now on, with records that are loaded anew."""
+        """Follow from now on, with what is known to be stored until the records are loaded anew."""
+        stored = self._stored.copy.take(self._parts.commit.written)
         said = "this hub does not lead its site any more, and whether the change was stored is not known: try again"
         self._link.end_leading()
         self._is_lost = self._awaits_load = True
         self._follow()
         self._stored.refuse_unwritten(StoreReadOnly(said))
+        if stored is not None:
+            self._go_on_with(stored)
         log.warning("site %s: this hub follows now: %s", self._link.site, why)
         self._link.load_anew()
 

@@ -14,8 +14,6 @@ from registry.registry import Registry
 class RegistryCopy:
     def __init__(self, parts: Parts, stored: StoredRegistry, view: Registry) -> None:
         """`view` is what the host watcher takes for the registry."""
-        self.loads = 0
-        """How often all records had to be loaded anew."""
         self.leases = CopiedLeases(stored.registry.channels.values(), stored.registry.services.workers())
         self._parts, self._stored, self._view = parts, stored, view
 
@@ -45,7 +43,6 @@ class RegistryCopy:
         parts.commit.resume(written=registry.revision)
         parts.host_watcher.registry_replaced()
         parts.publisher.reset(registry.revision)
-        self.loads += 1
         self.leases = CopiedLeases(registry.channels.values(), registry.services.workers(), self.leases)
         self._end_leases()
 
