@@ -53,7 +53,7 @@ COUNTERS = {
     "published": "Events that the broker has sent to those who watch.",
     "refused_subscriptions": "Subscriptions to events that were refused, because the peer lacks the right.",
     "refused_too_many_subscriptions": "Subscriptions to events over the limit of one peer.",
-    "site_loads": "How often all records of the site were loaded from etcd: once in each leadership, and when following fell short.",
+    "site_loads": "How often all records were loaded from etcd: once while leading, and when following was not enough.",
     "store_failures": "Transactions that the store could not write, for example because the disk was full.",
     "threads_restarted": "How often a background thread of the hub failed and was started again.",
     "too_large": "Requests above 1 MiB.",
