@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.harness import PeerMissing
-from benchmarks.packages import program
-from tools.browser import PACKAGE, PROGRAM, chromium
+from tools.browser import chromium, chromium_path
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -98,7 +97,7 @@ def main() -> None:
     import live_demo  # type: ignore[import-not-found]
 
     try:
-        path = program(PROGRAM, PACKAGE)
+        path = chromium_path()
     except PeerMissing as missing:
         sys.exit(str(missing))
     with live_demo.demo("127.0.0.1:0", has_spark=live_demo.has_java()) as (url, token), chromium(path) as browser:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect
 
+from benchmarks.harness import PeerMissing
 from messagehub import MessageHub
 from messagehub.security.credentials import AccessFile, allow_token
 from tests.admin.conftest import Web
-from tests.debian import program_or_skip
-from tools.browser import PACKAGE, PROGRAM, chromium
+from tools.browser import chromium, chromium_path
 
 DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 PATIENCE_MS = 30_000
@@ -68,7 +68,11 @@ class ConsoleHub(Web):
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Not for the whole session: while Playwright runs, this thread has an event loop, and `asyncio.run` is refused."""
-    with chromium(program_or_skip(PROGRAM, PACKAGE)) as running:
+    try:
+        path = chromium_path()
+    except PeerMissing as missing:
+        pytest.skip(str(missing))
+    with chromium(path) as running:
         yield running
 
 
