@@ -33,8 +33,11 @@ KERNEL_FILES = 24
 """So many the sockets of a kernel take at most, with libzmq's own threads."""
 PROBE_SECONDS = 0.2
 GRACE_SECONDS = 2.0
-LAST_WORDS_MILLISECONDS = 50
-LAST_WORDS_LIMIT_SECONDS = 1.0
+SILENCE_MILLISECONDS = 50
+"""After the end of its outputs was seen, nothing more of a dead kernel comes than what was read together with it."""
+LONG_SILENCE_MILLISECONDS = 1000
+"""Where no end is seen, since another process has the kernel's sockets."""
+LAST_WORDS_LIMIT_SECONDS = 10.0
 RECEIVE_BURST = 100
 
 
@@ -117,6 +120,7 @@ class KernelConnection:
             self._context.destroy(linger=0)
             raise KernelNotFound(f"connection file {connection_file} is of no use: {unusable}") from unusable
         self._monitor = self._shell.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._outputs_monitor = self._iopub.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name="messagehub-kernel", daemon=True)
         self._thread.start()
@@ -210,6 +214,7 @@ class KernelConnection:
                 self.finish(request_id, why)
             self._settled.set()
             self._shell.disable_monitor()
+            self._iopub.disable_monitor()
             self._context.destroy(linger=self._linger_milliseconds)
 
     def _serve(self) -> Reason:
@@ -291,10 +296,14 @@ class KernelConnection:
     def _post_mortem(self) -> Reason:
         """Receive what the kernel sent before it died, then end the connection."""
         poller = zmq.Poller()
-        for socket in (self._shell, self._iopub):
-            poller.register(socket, zmq.POLLIN)
+        for source in (self._shell, self._iopub, self._outputs_monitor):
+            poller.register(source, zmq.POLLIN)
+        silence = LONG_SILENCE_MILLISECONDS
         deadline = time.monotonic() + LAST_WORDS_LIMIT_SECONDS
-        while poller.poll(LAST_WORDS_MILLISECONDS) and time.monotonic() < deadline:
+        while (ready := dict(poller.poll(silence))) and time.monotonic() < deadline:
+            if self._outputs_monitor in ready:
+                poller.unregister(self._outputs_monitor)
+                silence = SILENCE_MILLISECONDS
             self._receive()
         how = self._process.reap() if self._process else "the connection to the kernel broke"
         return functools.partial(KernelDied, how)

@@ -631,6 +631,20 @@ def test_what_a_kernel_said_before_it_died_is_not_lost(puppet):
     assert "".join(output.text for output in execution.outputs).split() == [str(n) for n in range(2000)]
 
 
+def test_what_a_kernel_said_is_read_to_its_end_however_slowly_it_comes(puppet):
+    with puppet.accept() as kernel:
+        execution = kernel.execute("")
+        _, request = puppet.next_request()
+        puppet.shell.close(linger=0)
+        for number in range(4):
+            assert not puppet.iopub.poll(200)  # so long nothing comes
+            puppet.session.send(puppet.iopub, "stream", {"name": "stdout", "text": f"{number} "}, request)
+        puppet.die()
+        with pytest.raises(KernelDied, match="connection to the kernel broke"):
+            execution.wait(LONG)
+    assert "".join(output.text for output in execution.outputs).split() == ["0", "1", "2", "3"]
+
+
 def test_an_execution_ends_with_reply_and_idle_in_either_order(puppet):
     with puppet.accept() as kernel:
         for reply_first in (True, False):
