@@ -318,7 +318,7 @@ class SiteMember:
         self._link.end_leading()
         self._is_lost = self._awaits_load = True
         self._follow()
-        self._stored.refuse_unwritten(StoreReadOnly(said))
+        self._stored.refuse_unwritten(StoreReadOnly(said, site=self._link.site))
         log.warning("site %s: this hub follows now: %s", self._link.site, why)
         self._link.load_anew()
 

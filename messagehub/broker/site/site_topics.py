@@ -170,10 +170,11 @@ class SiteTopics:
     def _check_alive(self, host: str, topic: str) -> None:
         if host not in self.alive:
             raise HomeHostUnavailable(
-                f"topic {topic!r} has its messages on host {host!r}, whose hub is gone or cannot reach etcd: try again"
-                " when it is back",
+                f"topic {topic!r} has its messages on host {host!r}, whose hub is gone or cannot reach etcd, so nothing"
+                " was sent there: try again when it is back",
                 topic=topic,
                 home=host,
+                lost=bool(self.alive),  # or else this hub has just started, and knows of no host yet
             )
 
     def _answer(self, request: Request, payload: bytes | None) -> None:

@@ -4,7 +4,8 @@ Rule 1: of one client and topic one request is under way at a time, so that numb
 other threads publish meanwhile goes with the next one. That is also what makes many threads fast.
 Rule 2: a request whose reply was lost is sent again under the same number, and the broker knows it.
 Rule 3: every caller has its own deadline. One that drives the request and gives up leaves it to the others in it.
-Rule 4: nobody is refused for what another one publishes: of a refused request each part is sent by itself.
+Rule 4: a host that is lost is not waited for, unless what was sent before may have been stored there.
+Rule 5: nobody is refused for what another one publishes: of a refused request each part is sent by itself.
 """
 
 import os
@@ -65,6 +66,8 @@ class RetainedPublisher:
         self._queue: deque[_Entry] = deque()
         self._batch: list[_Entry] = []
         self._command: commands.PublishMessages | None = None
+        self._may_be_stored = False
+        """Whether the request under way may have reached the home host."""
         self._is_driven = False
         self._late_because: HomeHostUnavailable | None = None
         """Why nothing was stored for a while."""
@@ -129,6 +132,7 @@ class RetainedPublisher:
             number=self._next_number,
         )
         self._next_number += count
+        self._may_be_stored = False
 
     def _drive(self, deadline: float) -> None:
         assert self._command is not None
@@ -167,6 +171,10 @@ class RetainedPublisher:
                 why = failed
                 if isinstance(failed, HomeHostUnavailable):
                     self._late_because = failed
+                is_lost = bool(failed.details.get("lost"))
+                if is_lost and not self._may_be_stored:
+                    raise
+                self._may_be_stored |= not is_lost and not isinstance(failed, RateLimited)
                 pause = RETRY_HOME_SECONDS if isinstance(failed, HomeHostUnavailable) else RETRY_SECONDS
                 time.sleep(max(min(pause, deadline - time.monotonic()), 0.0))
         raise SendTimeout(
