@@ -364,7 +364,8 @@ class SiteMember:
         self._hosts = hosts
         self._parts.topics.follow(hosts.topics)
         self._parts.access_version.of_other_hubs = hosts.access
-        self._topics.alive, self._topics.limits = hosts.alive, dict(hosts.kept_limits)
+        self._topics.known, self._topics.alive = hosts.known, hosts.alive
+        self._topics.limits = dict(hosts.kept_limits)
         self._end_lost_hosts()
 
     def _end_lost_hosts(self) -> None:

@@ -44,6 +44,8 @@ class SiteTopics:
     def __init__(self, link: SiteLink, parts: Parts, stored: StoredRegistry, home: HomeTopics) -> None:
         self.alive: frozenset[str] = frozenset()
         """The hosts whose hubs live."""
+        self.known: frozenset[str] = frozenset()
+        """The hosts that were seen as members, also those that are lost."""
         self.limits: dict[str, int] = {}
         """How many bytes the topics of each host may keep."""
         self._link, self._parts, self._stored, self._home = link, parts, stored, home
@@ -174,7 +176,7 @@ class SiteTopics:
                 " was sent there: try again when it is back",
                 topic=topic,
                 home=host,
-                lost=bool(self.alive),  # or else this hub has just started, and knows of no host yet
+                lost=host in self.known,  # or else it has just joined, or this hub has just started
             )
 
     def _answer(self, request: Request, payload: bytes | None) -> None:
