@@ -61,7 +61,7 @@ STATUS: dict[type[HubError], tuple[int, int]] = {
     errors.RateLimited: (429, 429),
     errors.TooManyRegistrations: (429, 429),
     errors.TooManySubscriptions: (429, 429),
-    errors.StoreReadOnly: (500, 50001),
+    errors.StoreReadOnly: (503, 50001),
     errors.StoreError: (500, 50001),
     errors.RequestTimeout: (500, 50002),
     errors.BrokerTimeout: (500, 50002),
@@ -107,6 +107,7 @@ SAID: dict[type[HubError], str] = {
     errors.ModeNotSet: "Subject '{subject}' does not have subject-level mode configured",
 }
 """Words that clients of the registry API look for; all other messages are the hub's own."""
+_RETRY_SOON = {"Retry-After": "1"}
 
 
 class HttpError(Exception):
@@ -122,7 +123,7 @@ class HttpError(Exception):
 
 def answer(status: int, value: Any, headers: dict[str, str] | None = None) -> Response:
     if status == 429:  # buckets fill within a second
-        headers = {"Retry-After": "1", **(headers or {})}
+        headers = _RETRY_SOON | (headers or {})
     return Response(msgspec.json.encode(value), status, headers, MEDIA_TYPE)
 
 
@@ -131,7 +132,8 @@ def error_answer(status: int, error_code: int, message: str, headers: dict[str, 
 
 
 def hub_error_answer(error: HubError) -> Response:
-    return answer(*hub_error_body(error))
+    status, body = hub_error_body(error)
+    return answer(status, body, _RETRY_SOON if status == 503 and error.retryable else None)
 
 
 def refusal(error: HttpError | HubError) -> Response:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from messagehub.cli.hosts import absent_among, labelled
 from messagehub.cli.options import Channel, Dir, Endpoint, Json, Timeout
 from messagehub.cli.output import echo, echo_fields, echo_json, echo_table, ring_line, table_line
 from messagehub.cli.session import near_name, settings_for
@@ -47,8 +48,10 @@ def discover(
             if not hub.is_connected:
                 raise BrokerUnavailable(f"no broker came up at {settings.endpoint} in time") from None
             raise
-    if found is None:
-        raise ChannelNotFound(f"nobody has registered channel {channel!r}", channel=channel)
+        if found is None:
+            raise ChannelNotFound(f"nobody has registered channel {channel!r}", channel=channel)
+        hosts = {found.table.host if found.table else None, *(producer.host for producer in found.producers)}
+        absent = {} if as_json else absent_among(hub, hosts)
     local = [block for block in rings(directory_of(settings), found.channel) if block.state == "live"]
     if as_json:
         echo_json(msgspec.to_builtins(found) | {"readers": _readers(local)})
@@ -70,6 +73,8 @@ def discover(
             "revision": found.revision,
         }
     )
+    for name, health in sorted(absent.items()):
+        echo(f"host {name} is {health}, so what it has cannot be read now: see `messagehub hosts`")
     for each in (difference for version in found.differences for difference in version.differences):
         echo(f"not compatible: {each.message}")
     if found.producers:
@@ -77,7 +82,7 @@ def discover(
         echo_table(
             ("PRODUCER", "STATUS", "PID", "HOST", "RING", "SHM NAME", "METADATA"),
             [
-                (p.producer_id, p.status, p.pid, p.host, ring_line(p.config), p.shm_name, p.metadata)
+                (p.producer_id, p.status, p.pid, labelled(p.host, absent), ring_line(p.config), p.shm_name, p.metadata)
                 for p in found.producers
             ],
             whole=("RING",),

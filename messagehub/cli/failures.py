@@ -49,6 +49,11 @@ _NEXT_STEPS = {
 }
 
 
+_OF_SITE = {
+    "STORE_READ_ONLY": "the registry of site {site} is in etcd: see `messagehub hosts` and `messagehub doctor`, and"
+    " whether etcd can be reached; it goes on by itself",
+}
+"""Where the details name a site: its registry is not in the hub's directory."""
 _OF_COMMAND = {
     ("stop", "BROKER_UNAVAILABLE"): "there is nothing to stop; another hub's directory is named with --dir",
 }
@@ -84,5 +89,11 @@ def report(error: HubError, *, as_json: bool, command: str | None = None) -> Non
         said = {"code": error.code, "message": error.message, "details": error.details, "retryable": error.retryable}
         echo_json({"error": said})
     complain("messagehub: " + "\n  ".join(map(shown, error.message.splitlines())))
-    if (step := _OF_COMMAND.get((command or "", error.code)) or _NEXT_STEPS.get(error.code)) is not None:
+    if (step := _next_step(error, command)) is not None:
         complain(f"  {step}")
+
+
+def _next_step(error: HubError, command: str | None) -> str | None:
+    if "site" in error.details and error.code in _OF_SITE:
+        return _OF_SITE[error.code].format(site=shown(error.details["site"]))
+    return _OF_COMMAND.get((command or "", error.code)) or _NEXT_STEPS.get(error.code)

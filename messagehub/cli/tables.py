@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from messagehub.cli.failures import HubCommand
+from messagehub.cli.hosts import absent_among, labelled
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout, known_channels
 from messagehub.cli.output import echo, echo_json, echo_table
 from messagehub.cli.session import settings_for
@@ -33,6 +34,7 @@ def list_tables(
 
     with MessageHub(settings_for(endpoint, dir, timeout)) as hub:
         found = hub.tables(prefix)
+        absent = {} if as_json else absent_among(hub, {one.table.host for one in found})
     if as_json:
         echo_json(found)
     elif not found:
@@ -49,7 +51,7 @@ def list_tables(
                     moment(one.table.committed_at),
                     one.table.schema,
                     one.table.schema_version,
-                    one.table.host,
+                    labelled(one.table.host, absent),
                     one.table.generation,
                     one.table.parts,
                     one.table.user,

@@ -70,7 +70,9 @@ def site_file_for(settings: Settings) -> SiteFile:
         return msgspec.structs.replace(present, site=settings.site)
     if settings.database_path.exists():
         raise ConfigurationError(
-            f"{settings.dir} holds the registry of a hub on its own, which a member of a site would not use: move it"
-            f" with `messagehub site import`, or name another directory"
+            f"{settings.dir} holds the registry of a hub on its own, which a member of a site would not use. If site"
+            f" {settings.site!r} has no registry yet, copy it there with `messagehub site import`, and name another"
+            " directory here. If the site has one, the two cannot become one: name another directory, or move"
+            f" {settings.database_path.name}* out of this one if the site goes without what is in it"
         )
     return SiteFile(site=settings.site, owner=os.urandom(8).hex())

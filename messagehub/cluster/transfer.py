@@ -40,6 +40,9 @@ def import_into_site(settings: Settings, *, without_topics: bool) -> Saved:
     if not settings.database_path.exists():
         raise ConfigurationError(f"there is no registry in {settings.dir}: no hub on its own ever ran there")
     with ExitStack() as ending:
+        client = EtcdClient(etcd_access(settings))
+        ending.callback(client.close)
+        _refuse_registry(client, settings.site)  # before any hub has to be stopped for it
         ending.enter_context(without_hub(settings))
         source = SQLiteStore(settings.database_path, sync=settings.store_sync)
         ending.callback(source.close)
@@ -50,8 +53,6 @@ def import_into_site(settings: Settings, *, without_topics: bool) -> Saved:
                 f"the registry has {len(saved.topics)} retained topics ({names}), whose messages are not moved into a"
                 " site: say --without-topics to leave them out, and make them anew there"
             )
-        client = EtcdClient(etcd_access(settings))
-        ending.callback(client.close)
         leader = LeaderKey(client, settings.site, ttl_seconds=LEASE_SECONDS)
         if not leader.take(b"{}"):
             raise ConfigurationError(f"site {settings.site!r} has a hub that leads it: stop its hubs first")
@@ -125,15 +126,22 @@ def is_half_imported(client: EtcdClient, site: str) -> bool:
     return bool(client.ask(messages.RANGE, messages.RangeRequest(key=importing_key(site))).kvs)
 
 
-def _begin(client: EtcdClient, site: str) -> None:
-    """Refuse a site that has a registry, and remove what an import that was cut short has left."""
+def _refuse_registry(client: EtcdClient, site: str) -> None:
+    """Refuse a site that has a registry; what an import that was cut short has left is none."""
     if is_half_imported(client, site):
-        _ask(client, *(messages.delete_beneath(prefix_of(site) + f"{kind}/".encode()) for kind in KINDS))
-        _ask(client, messages.delete(head_key(site)))
         return
     store = EtcdStore(client, site, None, MemoryStore())
     if not store.is_new and store.load().revision:
         raise ConfigurationError(f"site {site!r} has a registry already, and two cannot become one: name a new site")
+
+
+def _begin(client: EtcdClient, site: str) -> None:
+    """Refuse a site that has got a registry meanwhile, and remove what an import that was cut short has left."""
+    if is_half_imported(client, site):
+        _ask(client, *(messages.delete_beneath(prefix_of(site) + f"{kind}/".encode()) for kind in KINDS))
+        _ask(client, messages.delete(head_key(site)))
+        return
+    _refuse_registry(client, site)
     _ask(client, messages.put(importing_key(site), b"1"))
 
 

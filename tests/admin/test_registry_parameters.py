@@ -9,8 +9,8 @@ import httpx
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-from messagehub.admin.errors import hub_error_body
-from messagehub.errors import StoreError, StoreReadOnly
+from messagehub.admin.errors import hub_error_answer, hub_error_body
+from messagehub.errors import BrokerUnavailable, HomeHostUnavailable, StoreError, StoreReadOnly
 from tests.admin.conftest import Web
 from tests.admin.test_registry_api import CLOSED, CLOSED_WIDER, OBJECT, refused
 from tests.integration.harness import eventually
@@ -241,9 +241,15 @@ def test_import_mode_takes_force_where_schemas_are_and_then_takes_history_as_it_
 
 
 def test_a_store_that_fails_has_its_code() -> None:
-    for kind in (StoreError, StoreReadOnly):
+    for kind, codes in ((StoreError, (500, 50001)), (StoreReadOnly, (503, 50001))):
         status, said = hub_error_body(kind("disk full"))
-        assert (status, said["error_code"]) == (500, 50001)
+        assert (status, said["error_code"]) == codes
+
+
+def test_what_may_be_tried_again_says_when() -> None:
+    for error in (StoreReadOnly("disk full"), HomeHostUnavailable("gone"), BrokerUnavailable("gone")):
+        answer = hub_error_answer(error)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
 
 
 def test_a_broker_that_does_not_answer_has_its_code(open_web: Web) -> None:

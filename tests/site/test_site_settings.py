@@ -113,6 +113,38 @@ def test_a_directory_belongs_to_a_site_or_to_a_hub_on_its_own(member: EtcdMember
     assert (code, "messagehub site import" in complaint) == (1, True)
 
 
+def test_a_directory_that_has_left_its_site_joins_again_by_what_the_refusal_says(
+    member: EtcdMember, tmp_path: Path
+) -> None:
+    with site(tmp_path, member.url, "alpha", "beta") as hosts:
+        beta = hosts["beta"]
+        bind(hosts["alpha"])
+        bind(beta)
+        assert beta.stop() == 0
+        assert run("site", "leave", "--dir", str(beta.dir))[0] == 0
+        with Served(beta.dir):
+            pass
+        of_site = ["--site", hosts.name, "--etcd", member.url]
+        start = ["serve", "--no-http", "--site-endpoint", "tcp://127.0.0.1:0", "--dir", str(beta.dir)]
+        code, said = run(*start, *of_site)
+        assert (code, "move registry.db* out of this one" in " ".join(said.split())) == (1, True), said
+        for each in beta.dir.glob("registry.db*"):
+            each.rename(tmp_path / each.name)
+        eventually(lambda: hosts["alpha"].hosts()["hosts"][1]["health"] == "lost")  # or else its name is taken
+        beta.start()
+        assert beta.ask({"type": "DISCOVERY_REQUEST", "channel": "of_the_site"})["type"] != "ERROR"
+
+
+def test_a_site_with_a_registry_is_refused_before_anything_has_to_be_stopped(
+    member: EtcdMember, tmp_path: Path
+) -> None:
+    with site(tmp_path, member.url, "alpha") as hosts, Served(tmp_path / "alone"):
+        bind(hosts["alpha"])
+        moving = ["--site", hosts.name, "--etcd", member.url, "--dir", str(tmp_path / "alone")]
+        code, said = run("site", "import", *moving)
+        assert (code, "has a registry already" in said, "stop" in said) == (1, True, False), said
+
+
 @pytest.mark.slow
 def test_a_site_that_was_replaced_is_refused(tmp_path: Path) -> None:
     with etcd() as (first,), site(tmp_path, first.url, "alpha") as hosts:

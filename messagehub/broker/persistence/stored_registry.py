@@ -18,7 +18,7 @@ from messagehub.store import Saved
 from registry.events import AnyEvent
 from registry.registry import Registry
 
-_UNCERTAIN = StoreReadOnly("whether the last change of this was stored is not known, since the store does not answer")
+_UNCERTAIN = "whether the last change of this was stored is not known, since the store does not answer"
 
 
 class StoredRegistry:
@@ -49,7 +49,8 @@ class StoredRegistry:
     def hold(self, held: HeldReply) -> None:
         """Send the reply when the store has its revision."""
         if self.unwritten.is_uncertain:
-            self._refuse(held, _UNCERTAIN)
+            details = {"site": self.settings.site} if self.settings.site else {}
+            self._refuse(held, StoreReadOnly(_UNCERTAIN, **details))
             return
         self.unwritten.hold(held)
         self._metrics.count("held")

@@ -63,7 +63,7 @@ class CommandsToLeader:
             self._link.answer(path, "not_leader", 0, b"")
             return None
         if outdated := self._link.outdated():
-            raise StoreReadOnly(f"{outdated}. Reads go on, with what it had")
+            raise StoreReadOnly(f"{outdated}. Reads go on, with what it had", site=self._link.site)
         if len(self._forwarded) >= MOST_WAITING:
             raise RateLimited("too many commands wait for the hub that leads the site: try again in a moment")
         access_control = self._parts.access_control
@@ -165,7 +165,7 @@ class CommandsToLeader:
         if isinstance(command, commands.Heartbeat) and command.lease in self._copied_leases():
             self._answer(waiting, replies.HeartbeatAck(known=True, notices=[]), None)
             return
-        self._answer(waiting, protocol.error_reply(StoreReadOnly(f"{why}: try again")), None)
+        self._answer(waiting, protocol.error_reply(StoreReadOnly(f"{why}: try again", site=self._link.site)), None)
 
     def _why_late(self, waiting: Forwarded) -> str:
         if waiting.sent_to is None:

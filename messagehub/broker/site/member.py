@@ -330,7 +330,7 @@ class SiteMember:
         self._link.end_leading()
         self._is_lost = self._awaits_load = True
         self._follow()
-        self._stored.refuse_unwritten(StoreReadOnly(said))
+        self._stored.refuse_unwritten(StoreReadOnly(said, site=self._link.site))
         if stored is not None:
             self._go_on_with(stored)
         log.warning("site %s: this hub follows now: %s", self._link.site, why)
@@ -378,7 +378,8 @@ class SiteMember:
         self._hosts = hosts
         self._parts.topics.follow(hosts.topics)
         self._parts.access_version.of_other_hubs = hosts.access
-        self._topics.alive, self._topics.limits = hosts.alive, dict(hosts.kept_limits)
+        self._topics.known, self._topics.alive = hosts.known, hosts.alive
+        self._topics.limits = dict(hosts.kept_limits)
         self._end_lost_hosts()
 
     def _end_lost_hosts(self) -> None:

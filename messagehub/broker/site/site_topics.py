@@ -44,6 +44,8 @@ class SiteTopics:
     def __init__(self, link: SiteLink, parts: Parts, stored: StoredRegistry, home: HomeTopics) -> None:
         self.alive: frozenset[str] = frozenset()
         """The hosts whose hubs live."""
+        self.known: frozenset[str] = frozenset()
+        """The hosts that were seen as members, also those that are lost."""
         self.limits: dict[str, int] = {}
         """How many bytes the topics of each host may keep."""
         self._link, self._parts, self._stored, self._home = link, parts, stored, home
@@ -170,10 +172,11 @@ class SiteTopics:
     def _check_alive(self, host: str, topic: str) -> None:
         if host not in self.alive:
             raise HomeHostUnavailable(
-                f"topic {topic!r} has its messages on host {host!r}, whose hub is gone or cannot reach etcd: try again"
-                " when it is back",
+                f"topic {topic!r} has its messages on host {host!r}, whose hub is gone or cannot reach etcd, so nothing"
+                " was sent there: try again when it is back",
                 topic=topic,
                 home=host,
+                lost=host in self.known,  # or else it has just joined, or this hub has just started
             )
 
     def _answer(self, request: Request, payload: bytes | None) -> None:

@@ -15,7 +15,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from messagehub.broker.site.site_problem import OLD_SECONDS
 from messagehub.channels.flow import ChannelFlow, FlowSample, FlowSampler, FlowTotals, RingFlow
+from messagehub.cli.hosts import UNKNOWN, role
 from messagehub.discovery.via_directory import ViaFiles
 from messagehub.errors import HubError
 from messagehub.hub import MessageHub
@@ -25,7 +27,7 @@ from messagehub.shm.errors import DataBlockError
 from messagehub.shm.identity import host
 from registry import commands, replies
 from registry.events import AnyChannelEvent
-from registry.records import Channel, SiteHost
+from registry.records import Channel
 
 ANSWER_SECONDS = 1.0
 MAX_LISTED = 1000
@@ -210,12 +212,12 @@ class HubObserver:
                 return
             self._events.append(HubEvent(at=event.at, event=event))
 
-    def _site_hosts(self, snapshot: HubSnapshot) -> list[SiteHost]:
-        """Return the hosts of the site, whether or not anybody is registered there; none without a site."""
+    def _site_hosts(self, snapshot: HubSnapshot) -> replies.HostList | None:
+        """Return the hosts of the site, whether or not anybody is registered there."""
         if not snapshot.is_answered:
-            return []
+            return None
         found = self._answer(lambda: self._hub.ask(commands.ListHosts(), timeout=ANSWER_SECONDS))
-        return found.hosts if isinstance(found, replies.HostList) else []
+        return found if isinstance(found, replies.HostList) else None
 
     def _known_channels(self) -> list[Channel] | None:
         return sorted(self._watch.channels.values(), key=lambda one: one.name) if self._watch.is_current else None
@@ -285,7 +287,7 @@ def _status(channel: Channel) -> str:
             continue
 
 
-def _hosts(channels: Iterable[Channel], snapshot: HubSnapshot, of_site: Iterable[SiteHost]) -> list[HostLine]:
+def _hosts(channels: Iterable[Channel], snapshot: HubSnapshot, of_site: replies.HostList | None) -> list[HostLine]:
     """Return a line for each host of the site, and for each other one that has members or tables, this host first."""
     here = snapshot.host
     found = {here: HostLine(host=here, is_this_host=True)}
@@ -309,10 +311,10 @@ def _hosts(channels: Iterable[Channel], snapshot: HubSnapshot, of_site: Iterable
         found[here].channels = len(snapshot.channels)
         found[here].producers = sum(one.producers for one in snapshot.channels)
         found[here].consumers = sum(one.consumers for one in snapshot.channels)
-    for each in of_site:
+    is_known = of_site is not None and of_site.age_seconds < OLD_SECONDS
+    for each in of_site.hosts if of_site is not None else ():
         line = found.setdefault(each.host, HostLine(host=each.host, is_this_host=False))
-        is_there = each.health in ("healthy", "degraded")
-        line.health, line.role = each.health, ("leader" if each.is_leader else "follower") if is_there else None
+        line.health, line.role = (each.health, role(each)) if is_known else (UNKNOWN, None)
     return sorted(found.values(), key=lambda one: (not one.is_this_host, one.host))
 
 

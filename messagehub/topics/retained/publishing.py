@@ -4,7 +4,8 @@ Rule 1: of one client and topic one request is under way at a time, so that numb
 other threads publish meanwhile goes with the next one. That is also what makes many threads fast.
 Rule 2: a request whose reply was lost is sent again under the same number, and the broker knows it.
 Rule 3: every caller has its own deadline. One that drives the request and gives up leaves it to the others in it.
-Rule 4: nobody is refused for what another one publishes: of a refused request each part is sent by itself.
+Rule 4: a host that is lost is waited for as any other. The error at the deadline says so if nothing can be stored there.
+Rule 5: nobody is refused for what another one publishes: of a refused request each part is sent by itself.
 """
 
 import os
@@ -65,6 +66,8 @@ class RetainedPublisher:
         self._queue: deque[_Entry] = deque()
         self._batch: list[_Entry] = []
         self._command: commands.PublishMessages | None = None
+        self._may_be_stored = False
+        """Whether the request under way may have reached the home host."""
         self._is_driven = False
         self._late_because: HomeHostUnavailable | None = None
         """Why nothing was stored for a while."""
@@ -129,6 +132,7 @@ class RetainedPublisher:
             number=self._next_number,
         )
         self._next_number += count
+        self._may_be_stored = False
 
     def _drive(self, deadline: float) -> None:
         assert self._command is not None
@@ -158,6 +162,7 @@ class RetainedPublisher:
         """Send the request until it is stored or refused, or until the deadline."""
         limit = self._connection.settings.request_timeout_seconds
         why: HubError | None = None
+        is_lost = False
         while (remaining := deadline - time.monotonic()) > 0:
             try:
                 reply = self._connection.ask(command, replies.MessagesRetained, timeout=min(remaining, limit))
@@ -167,8 +172,12 @@ class RetainedPublisher:
                 why = failed
                 if isinstance(failed, HomeHostUnavailable):
                     self._late_because = failed
+                is_lost = bool(failed.details.get("lost"))
+                self._may_be_stored |= not is_lost and not isinstance(failed, RateLimited)
                 pause = RETRY_HOME_SECONDS if isinstance(failed, HomeHostUnavailable) else RETRY_SECONDS
                 time.sleep(max(min(pause, deadline - time.monotonic()), 0.0))
+        if is_lost and why is not None and not self._may_be_stored and len(self._batch) == 1:
+            raise why
         raise SendTimeout(
             f"no reply for {self._topic!r} came in time: the messages may be stored{self._reason()}"
         ) from why
