@@ -202,7 +202,7 @@ class ChannelMembers:
             ),
             self._registry.files.directory,
             RegistryCalls(
-                discover=lambda seconds: self._registry.discover(logical, seconds, required=False),
+                discover=lambda seconds: self._registry.discover_or_why(logical, seconds),
                 register=lambda seconds: self._registry.register(command, seconds, required=group is not None),
                 can_read=lambda written, seconds: self._can_read(written, expected or "", seconds),
                 renew=lambda registration, done: self._heartbeats.renew(registration, done, timeout=limit),

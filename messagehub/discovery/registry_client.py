@@ -153,15 +153,28 @@ class RegistryClient:
 
         With `required`, the broker's absence is raised if none of them knows the channel.
         """
+        found, unavailable = self._discover(channel, timeout, expected_schema_hash)
+        if unavailable is not None:
+            if required and found is None:
+                raise unavailable
+            self.warn(unavailable)
+        return found
+
+    def discover_or_why(self, channel: str, timeout: float) -> tuple[Discovery | None, HubError | None]:
+        """As `discover`, with why the broker did not answer: then what was found is on this host."""
+        found, unavailable = self._discover(channel, timeout, None)
+        if unavailable is not None:
+            self.warn(unavailable)
+        return found, unavailable
+
+    def _discover(
+        self, channel: str, timeout: float | None, expected_schema_hash: str | None
+    ) -> tuple[Discovery | None, HubError | None]:
         limit = self._timeout if timeout is None else seconds(timeout)
         found, unavailable = self._chain.discover(channel, timeout=limit, expected_schema_hash=expected_schema_hash)
         if unavailable is None:
             self._has_warned = False
-        elif required and found is None:
-            raise unavailable
-        else:
-            self.warn(unavailable)
-        return found
+        return found, unavailable
 
     # -- registering ---------------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ Rule 1: what was lost is counted in `missed` and told as `on_lag` says, never sk
 Rule 2: data comes from the rings and tables themselves: a broker that stops, starts or never was changes nothing.
 """
 
-import contextlib
 import logging
 import time
 from typing import Any
@@ -19,7 +18,7 @@ from messagehub.channels.consumer.start import Positions
 from messagehub.channels.items import AnyRing, LastRead, ReadItem, item_from, newest_of
 from messagehub.channels.table_generations import TableGenerations
 from messagehub.errors import DataLost, HubError
-from messagehub.shm.errors import AssignmentChanged, MemberTaken, StreamEnded, UnexpectedSchema
+from messagehub.shm.errors import AssignmentChanged, BlockOnOtherHost, MemberTaken, StreamEnded, UnexpectedSchema
 from messagehub.shm.rings.read_results import Gap, Item
 from messagehub.shm.rings.reader import RingReader
 
@@ -263,6 +262,11 @@ class ChannelReader:
         """As `look`. A consumer that has never read is not one that a blocking producer waits for."""
         if not self._has_read:
             self._attached.set_waited_for(False)
+        for reader in list(self._attached.readers):
+            failure = None if isinstance(reader, RingReader) or reader.has_unread() else reader.failure
+            if isinstance(failure, BlockOnOtherHost):  # nobody has read it since, and heard of that
+                self._let_go_of(reader)
+                self._attached.skips(failure)
         self.look()
 
     def _attach(self) -> None:
@@ -282,10 +286,16 @@ class ChannelReader:
         channel = self._options.channel
         found = newest_of(self._attached.readers)
         if self._attached.has_tables:
-            with contextlib.suppress(Undecided):
+            try:
                 table = self._tables.newest(after_ns=-1 if found is None else found.written_ns)
-                if table is not None:
-                    return item_from(channel, *table)
+            except Undecided:
+                table = None
+            except BlockOnOtherHost as error:
+                self._attached.miss_table(error)
+                self._enrolment.doubt()
+                raise
+            if table is not None:
+                return item_from(channel, *table)
         if found is None:
             return None
         origin = found.sequence, found.written_ns, found.producers
