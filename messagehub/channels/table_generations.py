@@ -14,7 +14,6 @@ from messagehub.channels.items import Generations, Origin, schema_of_table, tabl
 from messagehub.shm.errors import TableMissing
 from messagehub.shm.tables.tables import TableStore
 
-
 MOST_TRIES = 5
 """Each time another generation was retired between looking and reading."""
 

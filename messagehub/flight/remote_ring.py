@@ -259,7 +259,8 @@ class RemoteRing:
         self._cancel()
         if threading.current_thread() is not self._thread:
             self._thread.join(STOP_SECONDS)
-        self._wake.close()
+        with self._changed:
+            self._wake.close()
 
     # --- inside: the reader
 
@@ -434,6 +435,6 @@ class RemoteRing:
         return True
 
     def _notify(self) -> None:
-        wake = self._wake
-        if wake.fd >= 0:
-            os.eventfd_write(wake.fd, 1)
+        with self._changed:  # in which it is closed, too
+            if self._wake.fd >= 0:
+                os.eventfd_write(self._wake.fd, 1)

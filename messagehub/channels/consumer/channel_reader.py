@@ -138,15 +138,19 @@ class ChannelReader:
         try:
             return reader.take()
         except HubError as error:
-            self._let_go_of(reader)
-            if self._attached.skips(error):
+            if self._goes_on_without(reader, error):
                 return None
             raise
 
-    def _let_go_of(self, reader: AnyRing) -> None:
+    def _goes_on_without(self, reader: AnyRing, error: HubError) -> bool:
+        """Let go of a ring of another host that broke off; return whether the others are read without it."""
         if not isinstance(reader, RingReader):
             self._attached.failed(reader)
             self._enrolment.doubt()
+        is_skipped = self._attached.skips(error)
+        if isinstance(error, BlockOnOtherHost) and not is_skipped:
+            self._enrolment.refuse(error)
+        return is_skipped
 
     def _next_table(self) -> tuple[bool, Any]:
         if not self._attached.has_tables:
@@ -206,8 +210,7 @@ class ChannelReader:
                 self._share.supersede()
                 return True
             except HubError as error:
-                self._let_go_of(reader)
-                if self._attached.skips(error):
+                if self._goes_on_without(reader, error):
                     return True
                 raise
             if taken is not None:
@@ -263,10 +266,10 @@ class ChannelReader:
         if not self._has_read:
             self._attached.set_waited_for(False)
         for reader in list(self._attached.readers):
-            failure = None if isinstance(reader, RingReader) or reader.has_unread() else reader.failure
-            if isinstance(failure, BlockOnOtherHost):  # nobody has read it since, and heard of that
-                self._let_go_of(reader)
-                self._attached.skips(failure)
+            failure = None if isinstance(reader, RingReader) else reader.failure
+            is_read = self._has_read and reader.has_unread()  # then reading tells of it, after what came before
+            if isinstance(failure, BlockOnOtherHost) and not is_read:
+                self._goes_on_without(reader, failure)
         self.look()
 
     def _attach(self) -> None:

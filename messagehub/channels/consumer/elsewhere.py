@@ -93,7 +93,6 @@ class Elsewhere:
         self._superseded: AssignmentChanged | MemberTaken | None = None
         self._spent: dict[str, RemoteRing] = {}  # of a group: read to the end, and kept there until the group is done
         self._has_met = False
-        self._was_served = False  # of a group: by hosts that are not lost
 
     # -- where waiting is allowed --------------------------------------------------------------------------
 
@@ -126,8 +125,7 @@ class Elsewhere:
         is_here |= places.is_here and _has_data(found)
         is_served = is_here or bool(self._held or self._opened)
         if self._group is not None:
-            self._was_served |= is_here or self._group.has_rings()
-            is_served |= self._was_served
+            is_served |= self._group.has_rings()
         self.missing.note(missed, is_served=is_served, is_made=is_made, is_complete=self._unknown is None)
 
     def check_known(self) -> None:
@@ -199,20 +197,26 @@ class Elsewhere:
         try:
             for path, at in wanted.items():
                 if path not in known and at.host not in missed:
-                    try:
-                        self._open_soon(path, at, dealt)
-                    except BlockOnOtherHost as error:
-                        if path not in told and error.state == "none":
-                            self._forget_broken(path)  # the host was forgotten, or gives nothing to others any more
-                        else:
-                            missed[at.host] = error
-                    except NothingThere:
-                        if path in told:
-                            raise
-                        self._forget_broken(path)
+                    error = self._open_or_miss(path, at, dealt)
+                    if error is not None:
+                        missed[at.host] = error
         except (AssignmentChanged, MemberTaken) as error:
             self._superseded = error  # whoever has the turn asks for the share that holds now
         return [*missed.values()]
+
+    def _open_or_miss(self, path: str, at: RingElsewhere, dealt: replies.Assignment | None) -> BlockOnOtherHost | None:
+        """Open a ring, or return what keeps its host from being read. One that broke off may be gone by now."""
+        try:
+            self._open_soon(path, at, dealt)
+        except BlockOnOtherHost as error:
+            if path in self._told or error.state != "none":
+                return error
+            self._forget_broken(path)  # the host is no member any more, or gives nothing to others
+        except NothingThere:
+            if path in self._told:
+                raise
+            self._forget_broken(path)
+        return None
 
     def _open_soon(self, path: str, at: RingElsewhere, dealt: replies.Assignment | None) -> None:
         """Open a ring that may not be there yet: a producer is registered a moment before it makes its ring."""

@@ -108,6 +108,10 @@ class Enrolment:
         """Have the next look ask where the channel is: it may be elsewhere by now. Any thread may call this."""
         self._is_unsure = True
 
+    def refuse(self, error: HubError) -> None:
+        """Have every look raise this until whoever is asked says otherwise."""
+        self._refusal = copy.copy(error)  # without the frames that it was raised in
+
     def is_asking(self) -> bool:
         """Whether an answer about the channel's place is awaited, or not yet taken."""
         return self._where.is_asked
@@ -162,7 +166,7 @@ class Enrolment:
         try:
             self._take_answers()
         except HubError as refused:
-            self._refusal = copy.copy(refused)  # without the frames that it was raised in
+            self.refuse(refused)
             raise
         if self.must_ask() and not self._where.is_asked:
             self._asks_in_passing, self._is_unsure = not self._is_unsure, False
