@@ -58,6 +58,7 @@ class ChannelMembers:
         self._identity = identity
         self._gateways = gateways
         self._hub = hub
+        self._waiting: set[str] = set()
         self._open: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
 
     # -- with a ring ---------------------------------------------------------------------------------------
@@ -216,6 +217,7 @@ class ChannelMembers:
             listen=self._group_changes.add,
             forget=self._forget_consumer,
             keeps=self._hub(),
+            waiting=self._waiting,
         )
         return self._keep(consumer)
 

@@ -57,11 +57,13 @@ class Consumer(ClosedWhenForgotten):
         listen: Callable[["Consumer"], None],
         forget: Callable[["Consumer"], None],
         keeps: object,
+        waiting: set[str],
     ) -> None:
         """`made_by` (`time.monotonic()`) bounds the making, `timeout` what is asked later.
 
         `arrow_schema` gives a registered Arrow schema by its hash, within so many seconds. From `listen` on, until
-        `forget`, the broker's events about the channel call `wake`. `keeps` lives as long as this does.
+        `forget`, the broker's events about the channel call `wake`. `keeps` lives as long as this does. `waiting` are
+        the channels of which it was logged that nobody produces them.
         """
         self.channel = channel = options.channel
         self._options = options
@@ -102,7 +104,10 @@ class Consumer(ClosedWhenForgotten):
             raise
         self._enrolment.made()
         self._opened_in = os.getpid()
-        if not self._reader.has_met_any():
+        if self._reader.has_met_any():
+            waiting.discard(channel)
+        elif channel not in waiting:
+            waiting.add(channel)
             log.warning(
                 "nobody produces channel %r yet %s; its consumer waits", channel, elsewhere.where_nobody_produces()
             )

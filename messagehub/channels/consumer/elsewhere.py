@@ -25,7 +25,7 @@ from messagehub.channels.consumer.consumer_options import ConsumerOptions
 from messagehub.channels.consumer.group_elsewhere import GroupElsewhere, SharesOf
 from messagehub.channels.consumer.missing_hosts import MissingHosts
 from messagehub.channels.gateways import GatewayAccess
-from messagehub.channels.hosts import Places, RingElsewhere, places_of
+from messagehub.channels.hosts import Places, RingElsewhere, has_data, names_of, places_of
 from messagehub.discovery import Discovery
 from messagehub.errors import BrokerUnavailable, HubError
 from messagehub.shm.channel_directory.directory import Directory
@@ -101,7 +101,7 @@ class Elsewhere:
 
         `unknown` is why the registry did not answer: then `found` is what is on this host.
         """
-        is_here = unknown is not None and _has_data(found)
+        is_here = unknown is not None and has_data(found)
         self._unknown = unknown if self._gateways.is_in_site else None
         if self._unknown is not None:
             found = self._found
@@ -122,7 +122,7 @@ class Elsewhere:
             except BlockOnOtherHost as error:
                 missed.append(error)
         missed += self._open_rings(places, found)
-        is_here |= places.is_here and _has_data(found)
+        is_here |= places.is_here and has_data(found)
         is_served = is_here or bool(self._held or self._opened)
         if self._group is not None:
             is_served |= self._group.has_rings()
@@ -176,7 +176,7 @@ class Elsewhere:
             still = {path: at for path, at in self._ended.items() if path in told}
             self._ended = {path: at for path, at in still.items() if told[path].registered_at == at}
             dealt, self._is_dealt_anew = self._assignment, False
-            wanted = self._broken.wanted(told.keys(), _names_of(found)) | told
+            wanted = self._broken.wanted(told.keys(), names_of(found)) | told
         if self._group is not None:
             self._group.look(ring.host for ring in places.rings)
             if dealt is None:
@@ -421,18 +421,6 @@ class Elsewhere:
     def _let_go(self, ring: "RemoteRing") -> None:
         self._spent.pop(ring.path, None)
         self._held.discard(ring.path)
-
-
-def _has_data(found: Discovery | None) -> bool:
-    """Return whether there is a producer or a table: a channel that has consumers alone is known too."""
-    return found is not None and (found.shm_name is not None or found.table is not None)
-
-
-def _names_of(found: Discovery | None) -> set[str | None]:
-    """Return the blocks that producers have anywhere, by name."""
-    producers = found.producers if found is not None else []
-    named: list[str | None] = [block.shm_name for producer in producers for block in producer.blocks]
-    return {*named, *(producer.shm_name for producer in producers)}
 
 
 def _group_share(dealt: replies.Assignment, shm_name: str) -> "MemberTicket":
