@@ -139,11 +139,11 @@ class RegistryClient:
 
         A broker that refuses what `writes` may answer everything else meanwhile, which is no reason to log it again.
         """
-        unable: _Unable = "absent" if isinstance(error, BrokerUnavailable) else "writes" if writes else "reads"
-        if unable not in self._warned:
-            self._warned.add(unable)
+        if not self._warned:
             log.warning("%s; going on without a broker", error.message)
             run_soon(self._clean)
+        is_absent = isinstance(error, BrokerUnavailable) and not isinstance(error, BrokerTimeout)
+        self._warned.add("absent" if is_absent else "writes" if writes else "reads")
 
     def _was_able(self, *, writes: bool) -> None:
         self._warned -= {"absent", "writes"} if writes else {"absent", "reads"}
