@@ -144,6 +144,8 @@ class Consumer(ClosedWhenForgotten):
     def latest(self) -> Any:
         """The newest item of all producers, or the newest table if that is newer, wherever this consumer stands.
 
+        None: nobody has anything. BlockOnOtherHost or BrokerUnavailable where other hosts may have, and cannot be asked.
+
         A consumer that has never read is one that looks now and then: from here on a producer with when_full=block
         does not wait for it, until it reads. ChannelClosed when the channel was destroyed.
         """
