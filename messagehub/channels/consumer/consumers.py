@@ -106,11 +106,11 @@ class Consumer(ClosedWhenForgotten):
         self._opened_in = os.getpid()
         if self._reader.has_met_any():
             waiting.discard(channel)
-        elif channel not in waiting:
+        else:
+            level = logging.DEBUG if channel in waiting else logging.WARNING
             waiting.add(channel)
-            log.warning(
-                "nobody produces channel %r yet %s; its consumer waits", channel, elsewhere.where_nobody_produces()
-            )
+            where = elsewhere.where_nobody_produces()
+            log.log(level, "nobody produces channel %r yet %s; its consumer waits", channel, where)
 
     # -- reading -------------------------------------------------------------------------------------------
 
@@ -144,7 +144,7 @@ class Consumer(ClosedWhenForgotten):
     def latest(self) -> Any:
         """The newest item of all producers, or the newest table if that is newer, wherever this consumer stands.
 
-        None: nobody has anything. BlockOnOtherHost or BrokerUnavailable where other hosts may have, and cannot be asked.
+        None: nobody has anything. BlockOnOtherHost or BrokerUnavailable where another host may, and cannot be asked.
 
         A consumer that has never read is one that looks now and then: from here on a producer with when_full=block
         does not wait for it, until it reads. ChannelClosed when the channel was destroyed.
