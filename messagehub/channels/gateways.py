@@ -23,12 +23,16 @@ class GatewayAccess:
         self._connection = connection
         self._making = threading.Lock()
         self._made: Gateways | None = None
+        settings = connection.settings
+        self._was_in_site = settings.is_local and settings.site_path.exists()
 
     @property
     def is_in_site(self) -> bool:
-        """Whether the hub is a member of a site, as far as it has said so."""
+        """Whether the hub is a member of a site, as far as it has said so; while it is away, what it said last."""
         hello = self._connection.hello
-        return hello is not None and bool(hello.site)
+        if hello is not None:
+            self._was_in_site = bool(hello.site)
+        return self._was_in_site
 
     @property
     def is_of_one_host(self) -> bool:

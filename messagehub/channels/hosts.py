@@ -54,3 +54,15 @@ def places_of(found: Discovery, directory: Directory) -> Places:
     table = found.table.host if found.table is not None and found.table.host not in here else None
     elsewhere = tuple(sorted(str(name) for name in hosts - here))
     return Places(bool(hosts & here), frozenset(here), elsewhere, tuple(rings), table)
+
+
+def has_data(found: Discovery | None) -> bool:
+    """Return whether there is a producer or a table: a channel that has consumers alone is known too."""
+    return found is not None and (found.shm_name is not None or found.table is not None)
+
+
+def names_of(found: Discovery | None) -> set[str | None]:
+    """Return the blocks that producers have anywhere, by name."""
+    producers = found.producers if found is not None else []
+    named: list[str | None] = [block.shm_name for producer in producers for block in producer.blocks]
+    return {*named, *(producer.shm_name for producer in producers)}

@@ -58,6 +58,7 @@ class ChannelMembers:
         self._identity = identity
         self._gateways = gateways
         self._hub = hub
+        self._waiting: set[str] = set()
         self._open: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
 
     # -- with a ring ---------------------------------------------------------------------------------------
@@ -202,7 +203,7 @@ class ChannelMembers:
             ),
             self._registry.files.directory,
             RegistryCalls(
-                discover=lambda seconds: self._registry.discover(logical, seconds, required=False),
+                discover=lambda seconds: self._registry.discover_or_why(logical, seconds),
                 register=lambda seconds: self._registry.register(command, seconds, required=group is not None),
                 can_read=lambda written, seconds: self._can_read(written, expected or "", seconds),
                 renew=lambda registration, done: self._heartbeats.renew(registration, done, timeout=limit),
@@ -216,6 +217,7 @@ class ChannelMembers:
             listen=self._group_changes.add,
             forget=self._forget_consumer,
             keeps=self._hub(),
+            waiting=self._waiting,
         )
         return self._keep(consumer)
 

@@ -14,6 +14,9 @@ from messagehub.channels.items import Generations, Origin, schema_of_table, tabl
 from messagehub.shm.errors import TableMissing
 from messagehub.shm.tables.tables import TableStore
 
+MOST_TRIES = 5
+"""Each time another generation was retired between looking and reading."""
+
 
 class TableGenerations:
     def __init__(
@@ -55,15 +58,20 @@ class TableGenerations:
 
     def newest(self, after_ns: int) -> tuple[Origin, Any] | None:
         """Return the newest generation if it was written after that, whatever was read. Raises Undecided as `next`."""
-        store = self._current()
-        known = store.generations()
-        if not known:
-            return None
-        origin = table_origin(store, known[-1])
-        if origin[1] <= after_ns:
-            return None
-        table = self._read(store, known[-1])
-        return None if table is None else (origin, table)
+        for _ in range(MOST_TRIES):
+            store = self._current()
+            known = store.generations()
+            if not known:
+                return None
+            origin = table_origin(store, known[-1])
+            if 0 < origin[1] <= after_ns:
+                return None
+            table = self._read(store, known[-1])
+            if table is not None:
+                return origin, table
+            if self._host is not None and self._elsewhere.tables is not None:
+                self._elsewhere.tables.look_again()  # it was retired meanwhile, so there is a newer one, or none
+        raise TableMissing(self._store.path, known[-1])
 
     def unread(self) -> int:
         store = self._current()

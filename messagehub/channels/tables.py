@@ -124,7 +124,7 @@ class ChannelTables:
             if not is_unable(error):
                 self._files.tables(channel).withdraw(manifest.generation)
                 raise
-            self._registry.warn(error)
+            self._registry.warn(error, writes=True)
             self._unregistered.add(command)
             return False
         self._unregistered.discard(channel, manifest.generation)
@@ -149,7 +149,7 @@ class ChannelTables:
                 raise
             dropped = None
             if is_unable(error):
-                self._registry.warn(error)
+                self._registry.warn(error, writes=True)
             elif isinstance(error, TableOnOtherHost):
                 elsewhere = error
         if forget:

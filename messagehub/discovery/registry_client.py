@@ -7,7 +7,7 @@ Rule 2: whoever has changed a channel here reads the change: the cache forgets w
 
 import logging
 import time
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from messagehub.arguments import seconds
 from messagehub.client.awaited_request import request_async
@@ -22,6 +22,7 @@ from messagehub.discovery.via_directory import LOCK_SECONDS
 from messagehub.errors import (
     BrokerRequired,
     BrokerTimeout,
+    BrokerUnavailable,
     ChannelNotFound,
     HubError,
     RequestTimeout,
@@ -38,6 +39,7 @@ from registry import commands, replies
 log = logging.getLogger("messagehub")
 
 _AnyReply = TypeVar("_AnyReply", bound=replies.Reply)
+_Unable = Literal["absent", "reads", "writes"]
 Registering = commands.RegisterProducer | commands.RegisterConsumer
 
 
@@ -61,7 +63,7 @@ class RegistryClient:
         self._listings = listings
         self._background = background
         self._timeout = timeout
-        self._has_warned = False
+        self._warned: set[_Unable] = set()
 
     def limit(self, timeout: float | None) -> float:
         """Return how many seconds a call may take."""
@@ -106,7 +108,7 @@ class RegistryClient:
     ) -> _AnyReply:
         """As `ask`. A reply of another kind is raised as BrokerUnavailable."""
         reply = self._connection.ask(command, kind, timeout=self.limit(timeout), is_patient=is_patient)
-        self._has_warned = False
+        self._was_able(writes=command.writes)
         channel = getattr(command, "channel", None)
         if command.writes and channel:
             self._cache.changed(channel, getattr(reply, "revision", 0))
@@ -121,7 +123,7 @@ class RegistryClient:
         except HubError as error:
             if required or not is_unable(error):
                 raise
-            self.warn(error)
+            self.warn(error, writes=command.writes)
             return self._reply_of_directory(command, kind)
 
     def _reply_of_directory(self, command: commands.Command, kind: type[_AnyReply]) -> _AnyReply | None:
@@ -132,12 +134,19 @@ class RegistryClient:
         assert isinstance(reply, kind), reply
         return reply
 
-    def warn(self, error: HubError) -> None:
-        """Log that no broker helps, once until one does, and clean in its place: what died here is listed no longer."""
-        if not self._has_warned:
-            self._has_warned = True
+    def warn(self, error: HubError, *, writes: bool = False) -> None:
+        """Log that no broker helps, once until one does, and clean in its place: what died here is listed no longer.
+
+        A broker that refuses what `writes` may answer everything else meanwhile, which is no reason to log it again.
+        """
+        if not self._warned:
             log.warning("%s; going on without a broker", error.message)
             run_soon(self._clean)
+        is_absent = isinstance(error, BrokerUnavailable) and not isinstance(error, BrokerTimeout)
+        self._warned.add("absent" if is_absent else "writes" if writes else "reads")
+
+    def _was_able(self, *, writes: bool) -> None:
+        self._warned -= {"absent", "writes"} if writes else {"absent", "reads"}
 
     def _clean(self) -> None:
         report = clean(self.files.directory, now=time.time(), lock_seconds=0.0)
@@ -153,15 +162,28 @@ class RegistryClient:
 
         With `required`, the broker's absence is raised if none of them knows the channel.
         """
+        found, unavailable = self._discover(channel, timeout, expected_schema_hash)
+        if unavailable is not None:
+            if required and found is None:
+                raise unavailable
+            self.warn(unavailable)
+        return found
+
+    def discover_or_why(self, channel: str, timeout: float) -> tuple[Discovery | None, HubError | None]:
+        """As `discover`, with why the broker did not answer: then what was found is on this host."""
+        found, unavailable = self._discover(channel, timeout, None)
+        if unavailable is not None:
+            self.warn(unavailable)
+        return found, unavailable
+
+    def _discover(
+        self, channel: str, timeout: float | None, expected_schema_hash: str | None
+    ) -> tuple[Discovery | None, HubError | None]:
         limit = self._timeout if timeout is None else seconds(timeout)
         found, unavailable = self._chain.discover(channel, timeout=limit, expected_schema_hash=expected_schema_hash)
         if unavailable is None:
-            self._has_warned = False
-        elif required and found is None:
-            raise unavailable
-        else:
-            self.warn(unavailable)
-        return found
+            self._was_able(writes=False)
+        return found, unavailable
 
     # -- registering ---------------------------------------------------------------------------------------
 
@@ -190,7 +212,8 @@ class RegistryClient:
         registration = self._heartbeats.register(command, timeout=self.limit(timeout), required=required)
         ack = registration.ack
         if isinstance(ack, replies.ProducerRegistered | replies.ConsumerRegistered):
+            self._was_able(writes=True)
             self._cache.changed(command.channel, ack.revision)
         elif registration.error is not None:
-            self.warn(registration.error)
+            self.warn(registration.error, writes=True)
         return registration

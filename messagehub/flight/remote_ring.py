@@ -54,8 +54,13 @@ STOP_SECONDS = 1.0
 class RemoteRing:
     """One thread reads; values may be dropped in any."""
 
-    def __init__(self, gateways: Gateways, host: str, ticket: FlightTicket) -> None:
-        """Open the ring that the ticket names; raise why that is not possible."""
+    def __init__(
+        self, gateways: Gateways, host: str, ticket: FlightTicket, *, broken_since: float | None = None
+    ) -> None:
+        """Open the ring that the ticket names; raise why that is not possible.
+
+        `broken_since` (`time.monotonic()`) is when an earlier reader of it was cut off, which it is opened after.
+        """
         assert ticket.block is not None
         self.host = host
         self.path = f"{host}:{ticket.block}"
@@ -78,6 +83,7 @@ class RemoteRing:
         self._info: RingInfo | None = None
         self._cursor = self._received = 0
         self._producers: Producers = ()
+        self._cut_off_at = broken_since
         self._broken_since: float | None = time.monotonic()
         self._heard_at = time.monotonic()
         supervisor = Supervisor()
@@ -213,6 +219,11 @@ class RemoteRing:
         """Why nothing more comes, if that is not the end of the stream."""
         return self._failure
 
+    @property
+    def broken_since(self) -> float | None:
+        """When its stream broke off, if it is not open."""
+        return self._broken_since
+
     def is_writer_alive(self) -> bool:
         return self._state.is_alive and not self._has_ended
 
@@ -248,7 +259,8 @@ class RemoteRing:
         self._cancel()
         if threading.current_thread() is not self._thread:
             self._thread.join(STOP_SECONDS)
-        self._wake.close()
+        with self._changed:
+            self._wake.close()
 
     # --- inside: the reader
 
@@ -388,6 +400,8 @@ class RemoteRing:
         with self._changed:
             if self._info is not None and self._broken_since is not None:
                 self._away = self._received, time.monotonic() - self._broken_since
+            elif self._info is None and self._cut_off_at is not None:
+                self._away = info.position[2], time.monotonic() - self._cut_off_at
             self._stream, self._state, self._broken_since = stream, info.state, None
             self._heard_at = time.monotonic()
             if self._info is None:
@@ -421,6 +435,6 @@ class RemoteRing:
         return True
 
     def _notify(self) -> None:
-        wake = self._wake
-        if wake.fd >= 0:
-            os.eventfd_write(wake.fd, 1)
+        with self._changed:  # in which it is closed, too
+            if self._wake.fd >= 0:
+                os.eventfd_write(self._wake.fd, 1)

@@ -1,10 +1,12 @@
 """The table of a channel on another host, as `TableStore` and `Snapshot` are for one of this host.
 
-Rule 1: what generations there are is asked when the registry tells of a change, never while somebody reads.
+Rule 1: what generations there are is asked when the registry tells of a change, and by `look_again`, never while
+somebody reads the next one. What was asked for later is newer.
 Rule 2: parts come from the hosts that have them, several at a time. Those of this host are mapped.
 """
 
 import os
+import threading
 from typing import Any
 
 from messagehub.flight.client import Gateways
@@ -27,12 +29,20 @@ class RemoteTables:
         self._path = path
         self._gateways = gateways
         self._manifests: dict[int, Manifest] = {}
+        self._looking = threading.Lock()
 
     def look(self, host: str | None) -> None:
         """Ask what generations a host has; None: the newest table is not elsewhere. It may wait for the network."""
-        if host is not None:
-            self._manifests = {each.generation: each for each in self._gateways.manifests(self._channel, host)}
-        self.host = host
+        with self._looking:
+            if host is not None:
+                self._manifests = {each.generation: each for each in self._gateways.manifests(self._channel, host)}
+            self.host = host
+
+    def look_again(self) -> None:
+        with self._looking:
+            host = self.host
+            if host is not None:
+                self._manifests = {each.generation: each for each in self._gateways.manifests(self._channel, host)}
 
     def generations(self) -> list[int]:
         return sorted(self._manifests)

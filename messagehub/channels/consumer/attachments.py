@@ -235,6 +235,10 @@ class Attachments:
             error, is_served=bool(self.readers or self.has_tables)
         )
 
+    def miss_table(self, error: BlockOnOtherHost) -> None:
+        """Note that the newest table cannot be read now."""
+        self._elsewhere.missing.skips(error, is_served=bool(self.readers))
+
     def close(self) -> None:
         self._close_readers()
         self._elsewhere.close()

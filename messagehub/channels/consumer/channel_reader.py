@@ -4,7 +4,6 @@ Rule 1: what was lost is counted in `missed` and told as `on_lag` says, never sk
 Rule 2: data comes from the rings and tables themselves: a broker that stops, starts or never was changes nothing.
 """
 
-import contextlib
 import logging
 import time
 from typing import Any
@@ -19,7 +18,7 @@ from messagehub.channels.consumer.start import Positions
 from messagehub.channels.items import AnyRing, LastRead, ReadItem, item_from, newest_of
 from messagehub.channels.table_generations import TableGenerations
 from messagehub.errors import DataLost, HubError
-from messagehub.shm.errors import AssignmentChanged, MemberTaken, StreamEnded, UnexpectedSchema
+from messagehub.shm.errors import AssignmentChanged, BlockOnOtherHost, MemberTaken, StreamEnded, UnexpectedSchema
 from messagehub.shm.rings.read_results import Gap, Item
 from messagehub.shm.rings.reader import RingReader
 
@@ -139,15 +138,19 @@ class ChannelReader:
         try:
             return reader.take()
         except HubError as error:
-            self._let_go_of(reader)
-            if self._attached.skips(error):
+            if self._goes_on_without(reader, error):
                 return None
             raise
 
-    def _let_go_of(self, reader: AnyRing) -> None:
+    def _goes_on_without(self, reader: AnyRing, error: HubError) -> bool:
+        """Let go of a ring of another host that broke off; return whether the others are read without it."""
         if not isinstance(reader, RingReader):
             self._attached.failed(reader)
             self._enrolment.doubt()
+        is_skipped = self._attached.skips(error)
+        if isinstance(error, BlockOnOtherHost) and not is_skipped:
+            self._enrolment.refuse(error)
+        return is_skipped
 
     def _next_table(self) -> tuple[bool, Any]:
         if not self._attached.has_tables:
@@ -207,8 +210,7 @@ class ChannelReader:
                 self._share.supersede()
                 return True
             except HubError as error:
-                self._let_go_of(reader)
-                if self._attached.skips(error):
+                if self._goes_on_without(reader, error):
                     return True
                 raise
             if taken is not None:
@@ -263,6 +265,11 @@ class ChannelReader:
         """As `look`. A consumer that has never read is not one that a blocking producer waits for."""
         if not self._has_read:
             self._attached.set_waited_for(False)
+        for reader in list(self._attached.readers):
+            failure = None if isinstance(reader, RingReader) else reader.failure
+            is_read = self._has_read and reader.has_unread()  # then reading tells of it, after what came before
+            if isinstance(failure, BlockOnOtherHost) and not is_read:
+                self._goes_on_without(reader, failure)
         self.look()
 
     def _attach(self) -> None:
@@ -282,10 +289,16 @@ class ChannelReader:
         channel = self._options.channel
         found = newest_of(self._attached.readers)
         if self._attached.has_tables:
-            with contextlib.suppress(Undecided):
+            try:
                 table = self._tables.newest(after_ns=-1 if found is None else found.written_ns)
-                if table is not None:
-                    return item_from(channel, *table)
+            except Undecided:
+                table = None
+            except BlockOnOtherHost as error:
+                self._attached.miss_table(error)
+                self._enrolment.doubt()
+                raise
+            if table is not None:
+                return item_from(channel, *table)
         if found is None:
             return None
         origin = found.sequence, found.written_ns, found.producers

@@ -27,6 +27,9 @@ from messagehub.shm.errors import HandleClosed
 
 log = logging.getLogger("messagehub")
 
+DECIDE_SECONDS = 2.0
+"""So long `latest` waits for an answer where there would be nothing without it."""
+
 
 class ConsumerReading:
     """It refers to no consumer, so that dropping a consumer frees it at once."""
@@ -209,20 +212,30 @@ class ConsumerReading:
         """As `latest`, with the item's number, time and producer."""
         self._enter()
         try:
-            if self._turns.take_now():
-                try:
-                    self._begin()
-                    self._reader.look_in_passing()
-                finally:
-                    self._settle()
-                    self._turns.give()
-            else:
-                self._check_process()  # who reads now follows the channel, for this thread too
-            if self._enrolment.registration is not None:
-                self._enrolment.registration.check_open()
-            return self._reader.newest()
+            deadline = time.monotonic() + DECIDE_SECONDS
+            while True:
+                self._look_in_passing()
+                found = self._reader.newest()
+                if found is not None or not self._enrolment.await_answer(deadline):
+                    break
+            if found is None:
+                self._enrolment.check_known()  # None says that nobody has anything
+            return found
         finally:
             self._leave()
+
+    def _look_in_passing(self) -> None:
+        if self._turns.take_now():
+            try:
+                self._begin()
+                self._reader.look_in_passing()
+            finally:
+                self._settle()
+                self._turns.give()
+        else:
+            self._check_process()  # who reads now follows the channel, for this thread too
+        if self._enrolment.registration is not None:
+            self._enrolment.registration.check_open()
 
     def acknowledge(self) -> None:
         """Say that a member of a group is done with what it read last."""

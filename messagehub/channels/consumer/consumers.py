@@ -57,11 +57,13 @@ class Consumer(ClosedWhenForgotten):
         listen: Callable[["Consumer"], None],
         forget: Callable[["Consumer"], None],
         keeps: object,
+        waiting: set[str],
     ) -> None:
         """`made_by` (`time.monotonic()`) bounds the making, `timeout` what is asked later.
 
         `arrow_schema` gives a registered Arrow schema by its hash, within so many seconds. From `listen` on, until
-        `forget`, the broker's events about the channel call `wake`. `keeps` lives as long as this does.
+        `forget`, the broker's events about the channel call `wake`. `keeps` lives as long as this does. `waiting` are
+        the channels of which it was logged that nobody produces them.
         """
         self.channel = channel = options.channel
         self._options = options
@@ -102,10 +104,13 @@ class Consumer(ClosedWhenForgotten):
             raise
         self._enrolment.made()
         self._opened_in = os.getpid()
-        if not self._reader.has_met_any():
-            log.warning(
-                "nobody produces channel %r yet %s; its consumer waits", channel, elsewhere.where_nobody_produces()
-            )
+        if self._reader.has_met_any():
+            waiting.discard(channel)
+        else:
+            level = logging.DEBUG if channel in waiting else logging.WARNING
+            waiting.add(channel)
+            where = elsewhere.where_nobody_produces()
+            log.log(level, "nobody produces channel %r yet %s; its consumer waits", channel, where)
 
     # -- reading -------------------------------------------------------------------------------------------
 
@@ -138,6 +143,8 @@ class Consumer(ClosedWhenForgotten):
 
     def latest(self) -> Any:
         """The newest item of all producers, or the newest table if that is newer, wherever this consumer stands.
+
+        None: nobody has anything. BlockOnOtherHost or BrokerUnavailable where another host may, and cannot be asked.
 
         A consumer that has never read is one that looks now and then: from here on a producer with when_full=block
         does not wait for it, until it reads. ChannelClosed when the channel was destroyed.

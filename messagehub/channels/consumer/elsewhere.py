@@ -4,13 +4,15 @@ Rule 1: where something is, is known from the registry alone. What cannot be rea
 names both hosts; a block of the same name on this host is not that data.
 Rule 2: streams are opened where waiting is allowed (`prepare`), and read by whoever has the turn.
 Rule 3: a ring that was there before the consumer is read from where the consumer asked, one that came later from its
-first item; one that ended, or that could not be reached any more, from where it was left.
+first item; one that ended, or that could not be reached any more, from where it was left (`broken_rings`).
 Rule 4: where one of several hosts cannot be reached, the others are read, unless the consumer asked to be told. What is
 missing is said once, and asked for again every AGAIN_SECONDS.
 Rule 5: of a group, each ring is read as the share of it says that was dealt last. What is left in rings whose producers
 have ended belongs to the group too (`group_elsewhere`).
+Rule 6: what the registry does not say changes nothing: while it does not answer, what it said last holds.
 """
 
+import copy
 import logging
 import os
 import threading
@@ -18,12 +20,14 @@ import time
 from collections.abc import Set
 from typing import TYPE_CHECKING, Any
 
+from messagehub.channels.consumer.broken_rings import BrokenRings
 from messagehub.channels.consumer.consumer_options import ConsumerOptions
 from messagehub.channels.consumer.group_elsewhere import GroupElsewhere, SharesOf
 from messagehub.channels.consumer.missing_hosts import MissingHosts
 from messagehub.channels.gateways import GatewayAccess
-from messagehub.channels.hosts import Places, RingElsewhere, places_of
+from messagehub.channels.hosts import Places, RingElsewhere, has_data, names_of, places_of
 from messagehub.discovery import Discovery
+from messagehub.errors import BrokerUnavailable, HubError
 from messagehub.shm.channel_directory.directory import Directory
 from messagehub.shm.errors import (
     AssignmentChanged,
@@ -73,6 +77,9 @@ class Elsewhere:
         self._held: set[str] = set()
         self._ended: dict[str, float] = {}  # when the producer was registered that ended the ring
         self._left: dict[str, Position] = {}
+        self._broken = BrokenRings()
+        self._found: Discovery | None = None  # what the registry said last
+        self._unknown: HubError | None = None  # why the registry says nothing now
         self._here: Set[str | None] = {this_host(), None}
         self.namesakes: frozenset[str] = frozenset()
         """The rings of this host, by path, that are not what is produced under their names now, on other hosts alone:
@@ -89,8 +96,16 @@ class Elsewhere:
 
     # -- where waiting is allowed --------------------------------------------------------------------------
 
-    def prepare(self, found: Discovery | None, *, is_made: bool) -> None:
-        """Open what is new on other hosts; raise why it cannot be read. None: nobody produces the channel."""
+    def prepare(self, found: Discovery | None, *, is_made: bool, unknown: HubError | None = None) -> None:
+        """Open what is new on other hosts; raise why it cannot be read. None: nobody produces the channel.
+
+        `unknown` is why the registry did not answer: then `found` is what is on this host.
+        """
+        is_here = unknown is not None and has_data(found)
+        self._unknown = unknown if self._gateways.is_in_site else None
+        if self._unknown is not None:
+            found = self._found
+        self._found = found
         places = places_of(found, self._directory) if found is not None else Places(is_here=True)
         self._here = places.here or self._here
         self.namesakes = self._namesakes(found, places)
@@ -106,9 +121,21 @@ class Elsewhere:
                 self._look_at_tables(places.table)
             except BlockOnOtherHost as error:
                 missed.append(error)
-        missed += self._open_rings(places)
-        is_served = (found is not None and places.is_here) or bool(self._held or self._opened)
-        self.missing.note(missed, is_served=is_served, is_made=is_made)
+        missed += self._open_rings(places, found)
+        is_here |= places.is_here and has_data(found)
+        is_served = is_here or bool(self._held or self._opened)
+        if self._group is not None:
+            is_served |= self._group.has_rings()
+        self.missing.note(missed, is_served=is_served, is_made=is_made, is_complete=self._unknown is None)
+
+    def check_known(self) -> None:
+        """Raise why it is not known that no host has anything of the channel."""
+        for error in list(self.missing.errors.values()):
+            raise copy.copy(error)
+        unknown = self._unknown
+        if unknown is not None:
+            said = f"what other hosts have of channel {self._options.channel!r} is not known: {unknown.message}"
+            raise BrokerUnavailable(said)
 
     def is_left_to_group(self) -> bool:
         """Whether rings on other hosts hold what this member's group has not done, though nobody produces."""
@@ -141,7 +168,7 @@ class Elsewhere:
         else:
             self.tables.look(host)
 
-    def _open_rings(self, places: Places) -> list[BlockOnOtherHost]:
+    def _open_rings(self, places: Places, found: Discovery | None) -> list[BlockOnOtherHost]:
         """Open what is not open, and return what kept hosts from being read."""
         told = {f"{ring.host}:{ring.shm_name}": ring for ring in places.rings}
         with self._changing:
@@ -149,12 +176,12 @@ class Elsewhere:
             still = {path: at for path, at in self._ended.items() if path in told}
             self._ended = {path: at for path, at in still.items() if told[path].registered_at == at}
             dealt, self._is_dealt_anew = self._assignment, False
-        wanted = told
+            wanted = self._broken.wanted(told.keys(), names_of(found)) | told
         if self._group is not None:
             self._group.look(ring.host for ring in places.rings)
             if dealt is None:
                 return []  # it is not registered yet, and has no share of anything
-            wanted = {f"{ring.host}:{ring.shm_name}": ring for ring in self._group.left()} | told
+            wanted |= {f"{ring.host}:{ring.shm_name}": ring for ring in self._group.left()}
             wanted = {path: ring for path, ring in wanted.items() if share_of(dealt, ring.shm_name).count}
             self._has_met |= bool(told)
         with self._changing:
@@ -166,17 +193,30 @@ class Elsewhere:
             ring.close()  # its producer has come again, and this member's share is taken once
         if self._there_before is None:
             self._there_before = set(wanted)
-        missed: dict[str, BlockOnOtherHost] = {}  # by host
+        missed = {} if self._group is None else dict(self._group.lost)  # by host
         try:
             for path, at in wanted.items():
                 if path not in known and at.host not in missed:
-                    try:
-                        self._open_soon(path, at, dealt)
-                    except BlockOnOtherHost as error:
+                    error = self._open_or_miss(path, at, dealt)
+                    if error is not None:
                         missed[at.host] = error
         except (AssignmentChanged, MemberTaken) as error:
             self._superseded = error  # whoever has the turn asks for the share that holds now
         return [*missed.values()]
+
+    def _open_or_miss(self, path: str, at: RingElsewhere, dealt: replies.Assignment | None) -> BlockOnOtherHost | None:
+        """Open a ring, or return what keeps its host from being read. One that broke off may be gone by now."""
+        try:
+            self._open_soon(path, at, dealt)
+        except BlockOnOtherHost as error:
+            if path in self._told or error.state != "none":
+                return error
+            self._forget_broken(path)  # the host is no member any more, or gives nothing to others
+        except NothingThere:
+            if path in self._told:
+                raise
+            self._forget_broken(path)
+        return None
 
     def _open_soon(self, path: str, at: RingElsewhere, dealt: replies.Assignment | None) -> None:
         """Open a ring that may not be there yet: a producer is registered a moment before it makes its ring."""
@@ -186,10 +226,11 @@ class Elsewhere:
                 opened = self._open(path, at, dealt)
                 break
             except NothingThere:
-                if self._is_closed or time.monotonic() >= deadline:
+                if self._is_closed or path not in self._told or time.monotonic() >= deadline:
                     raise
             time.sleep(AGAIN_SECONDS)
         with self._changing:
+            self._broken.forget(path)
             if not self._is_closed and dealt is self._assignment:
                 self._opened.append(opened)
                 return
@@ -200,7 +241,7 @@ class Elsewhere:
 
         gateways, ticket = self._gateways.get(), self._ticket(path, at, dealt)
         try:
-            return RemoteRing(gateways, at.host, ticket)
+            return RemoteRing(gateways, at.host, ticket, broken_since=self._broken.since(path))
         except PositionUnknown as error:
             if path not in self._left:  # or a ring that was read before was replaced, and its numbers go on
                 log.warning(
@@ -316,6 +357,10 @@ class Elsewhere:
             taken.append(ring)
         return taken
 
+    def _forget_broken(self, path: str) -> None:
+        with self._changing:
+            self._broken.forget(path)
+
     def ended(self, ring: "RemoteRing") -> None:
         """Take note that a ring was read to its end, or let go of. It is closed or, of a group, kept there until the
         group is done."""
@@ -343,11 +388,13 @@ class Elsewhere:
         with self._changing:
             self._held.discard(ring.path)
             self._left[ring.path] = ring.position
+            if self._group is None:  # it knows by itself what is left, and where
+                self._broken.add(ring)
         ring.close()
 
     def is_producing(self) -> bool:
-        """Whether somebody produces on another host what was not read to its end."""
-        return any(path not in self._ended for path in self._told)
+        """Whether somebody produces on another host what was not read to its end, or may do so on a lost one."""
+        return bool(self._broken) or any(path not in self._ended for path in self._told)
 
     def has_tables(self) -> bool:
         return self.tables is not None and self.tables.host is not None

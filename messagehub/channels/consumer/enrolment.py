@@ -11,6 +11,7 @@ Rule 4: data of another host is an error that names the host. A block of the sam
 import copy
 import logging
 import queue
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from messagehub.channels.consumer.elsewhere import Elsewhere
 from messagehub.channels.consumer.expected_schema import ExpectedSchema
 from messagehub.client.registration import Registration
 from messagehub.discovery import Discovery, Source
-from messagehub.errors import BrokerRequired, ChannelNotFound, HubError, is_unable
+from messagehub.errors import BrokerRequired, BrokerTimeout, ChannelNotFound, HubError, is_unable
 from messagehub.shm.channel_directory.directory import Directory
 from messagehub.shm.channel_directory.entries import block_path
 from messagehub.shm.errors import BlockOnOtherHost
@@ -44,10 +45,11 @@ class Undecided(Exception):
 class RegistryCalls(NamedTuple):
     """The calls by which a consumer reaches the registry. The first three take a timeout in seconds.
 
+    `discover` also gives why the broker did not answer; then what it found is on this host.
     `can_read` says whether a reader of the expected schema can read what was written with the schema of this hash.
     """
 
-    discover: Callable[[float], Discovery | None]
+    discover: Callable[[float], tuple[Discovery | None, HubError | None]]
     register: Callable[[float], Registration]
     can_read: Callable[[str, float], bool]
     renew: Renew
@@ -95,6 +97,8 @@ class Enrolment:
         self._is_unsure = True  # where the channel is: ask
         self._asks_in_passing = False  # where it is was known before, and what is read meanwhile is right
         self._is_closed = False
+        self._answers = 0
+        self._answering = threading.Condition()
 
     def made(self) -> None:
         """Take note that from now on nobody waits for an answer."""
@@ -104,6 +108,10 @@ class Enrolment:
         """Have the next look ask where the channel is: it may be elsewhere by now. Any thread may call this."""
         self._is_unsure = True
 
+    def refuse(self, error: HubError) -> None:
+        """Have every look raise this until whoever is asked says otherwise."""
+        self._refusal = copy.copy(error)  # without the frames that it was raised in
+
     def is_asking(self) -> bool:
         """Whether an answer about the channel's place is awaited, or not yet taken."""
         return self._where.is_asked
@@ -111,6 +119,21 @@ class Enrolment:
     def is_awaited(self) -> bool:
         """Whether it is not yet known that the channel is not elsewhere."""
         return self._where.is_asked and not self._where.is_answered and not self._asks_in_passing
+
+    def await_answer(self, deadline: float) -> bool:
+        """Wait until what is asked, of the channel's place or a schema, is answered; return False if that is not asked,
+        or takes longer. Any thread may call this."""
+        with self._answering:
+            seen = self._answers
+            if not (self.is_awaited() or (self._readable.is_asked and not self._readable.is_answered)):
+                return False
+            return self._answering.wait_for(lambda: self._answers != seen, deadline - time.monotonic())
+
+    def check_known(self) -> None:
+        """Raise why it is not known whether there is something of the channel."""
+        self._elsewhere.check_known()
+        if self.is_awaited() and self._registry.is_in_site():
+            raise BrokerTimeout(f"the hub does not say in time where channel {self._options.channel!r} is")
 
     def must_ask(self) -> bool:
         """Nobody is asked while something is read, unless what came may be on another host of the site: the kernel
@@ -143,7 +166,7 @@ class Enrolment:
         try:
             self._take_answers()
         except HubError as refused:
-            self._refusal = copy.copy(refused)  # without the frames that it was raised in
+            self.refuse(refused)
             raise
         if self.must_ask() and not self._where.is_asked:
             self._asks_in_passing, self._is_unsure = not self._is_unsure, False
@@ -188,21 +211,21 @@ class Enrolment:
     def _find(self) -> Discovery | None:
         """Ask who knows the channel; refuse what is elsewhere, or cannot be read."""
         try:
-            found = self._registry.discover(self._seconds(ASK_SECONDS))
+            found, unknown = self._registry.discover(self._seconds(ASK_SECONDS))
             if found is not None:
                 self._check_schema(found)
-            self._prepare(found)
+            self._prepare(found, unknown)
         except BaseException:
             self._is_unsure = True  # and asked again, so that the next read says the same
             raise
         return found
 
-    def _prepare(self, found: Discovery | None) -> None:
+    def _prepare(self, found: Discovery | None, unknown: HubError | None) -> None:
         """Open what is on other hosts. While the consumer is made, wait a moment for a gateway that starts again."""
         until = time.monotonic() + min(GATEWAY_SECONDS, self._seconds(0.0) / 2)
         while True:
             try:
-                return self._elsewhere.prepare(found, is_made=self._made_by is None)
+                return self._elsewhere.prepare(found, is_made=self._made_by is None, unknown=unknown)
             except BlockOnOtherHost as error:
                 if error.state not in ("", "starting") or time.monotonic() >= until or not self._registry.is_in_site():
                     raise
@@ -302,6 +325,9 @@ class Enrolment:
     def _on_answer(self) -> None:
         """On another thread."""
         self.has_news = True
+        with self._answering:
+            self._answers += 1
+            self._answering.notify_all()
         self._wake()
 
     def _on_ended(self) -> None:

@@ -40,6 +40,8 @@ class GroupElsewhere:
     def __init__(self, channel: str, group: str, gateways: GatewayAccess) -> None:
         self.noted: dict[str, Position] | None = None
         """Where each ring ended when this member came, by path."""
+        self.lost: dict[str, BlockOnOtherHost] = {}
+        """The lost hosts that had rings of the channel, until they answer."""
         self.looked_at = 0.0
         self._channel = channel
         self._group = group
@@ -48,6 +50,7 @@ class GroupElsewhere:
         self._silent: dict[str, float] = {}  # hosts that did not answer, and until when they are left alone
         self._left_out: list[tuple[str, MemberShare]] = []
         self._has_looked = False
+        self._told: set[str] = set()
 
     def forget(self) -> None:
         """Take note that what was left may be more by now: shares are dealt anew."""
@@ -62,7 +65,8 @@ class GroupElsewhere:
     def look(self, told: Iterable[str]) -> None:
         """Ask the gateways; `told` are the hosts where the registry knows rings of the channel."""
         now = time.monotonic()
-        known = {*told, *(host for host, rings in self._rings.items() if rings)}
+        known = {*told, *self.lost, *(host for host, rings in self._rings.items() if rings)}
+        self._told = {*told}
         hosts = [
             host
             for host in dict.fromkeys([*self._hosts(), *known])
@@ -99,6 +103,10 @@ class GroupElsewhere:
         unknown = sum(1 for host in self._silent if self._rings.get(host))
         return unknown + sum(ring.left + ring.is_alive for rings in self._rings.values() for ring in rings.values())
 
+    def has_rings(self) -> bool:
+        """Whether a host that is not lost has rings of the channel."""
+        return any(self._rings.values())
+
     def _hosts(self) -> list[str]:
         return [each.host for each in self._gateways.other_hosts(ASK_SECONDS) if each.gateway]
 
@@ -117,10 +125,16 @@ class GroupElsewhere:
         except BlockOnOtherHost as error:
             log.debug("what a group has left on host %s is not known: %s", host, error)
             self._silent[host] = time.monotonic() + LEFT_ALONE_SECONDS
-            if error.is_lost:
-                self._rings.pop(host, None)  # its memory is gone
+            if error.is_lost:  # nobody waits for what is in its memory
+                if self._rings.pop(host, None) or host in self._told or host in self.lost:
+                    self.lost[host] = error
+            elif error.state == "none":  # it was forgotten
+                self.lost.pop(host, None)
+            elif host in self.lost:
+                self.lost[host] = error  # it comes back, and has not said what it has
         except HubError as error:  # it knows no groups: an older version
             log.debug("host %s does not tell what a group has left there: %s", host, error)
         else:
             self._silent.pop(host, None)
+            self.lost.pop(host, None)
             self._rings[host] = {ring.block: ring for ring in found}

@@ -1,4 +1,4 @@
-"""The hosts of a channel that a consumer cannot read from now: said once each, and tried again.
+"""The hosts of a channel that a consumer cannot read from now: logged once each, and tried again.
 
 Rule: a gateway that is started again is no news. Once the consumer is made, a host is waited for before it is called
 missing, as a stream that broke off is.
@@ -31,45 +31,56 @@ class MissingHosts:
     def __init__(self, channel: str, on_unreachable: OnUnreachable) -> None:
         self.why: dict[str, str] = {}
         """Why each host cannot be read, by name."""
+        self.errors: dict[str, BlockOnOtherHost] = {}
+        """What keeps each host from being read, by name, also while it is waited for before it is called missing."""
         self._channel = channel
         self._raises = on_unreachable == "raise"
         self._again_at: float | None = None
         self._told: set[str] = set()
         self._since: dict[str, float] = {}
 
-    def note(self, missed: Iterable[BlockOnOtherHost], *, is_served: bool, is_made: bool) -> None:
+    def note(
+        self, missed: Iterable[BlockOnOtherHost], *, is_served: bool, is_made: bool, is_complete: bool = True
+    ) -> None:
         """Note what all hosts gave that were tried now: those that are not among `missed` can be read. Raise the first
-        error where nothing else is there to read (it is not `is_served`), or the consumer asked to be told."""
+        error where nothing else is there to read (it is not `is_served`), or the consumer asked to be told.
+
+        Where the list of hosts is not `is_complete`, it is asked for again."""
         errors, now = {error.host: error for error in missed}, time.monotonic()
+        self.errors = errors
         self._since = {host: self._since.get(host, now) for host in errors}
         for host in self.why.keys() - errors.keys():
             del self.why[host]
             if host in self._told:
                 self._told.discard(host)
                 log.warning("channel %r: host %s is not missing any more", self._channel, host)
-        self._again_at = None
-        for error in errors.values():
+        self._again_at = None if is_complete else now + AGAIN_SECONDS
+        for error in list(errors.values()):
             if is_made and error.host not in self.why and now - self._since[error.host] < patience(error.state):
                 self._again_at = now + SOON_SECONDS
-            elif not self.skips(error, is_served=is_served):
+            elif not self.skips(error, is_served=is_served, is_made=is_made):
                 raise error
 
-    def skips(self, error: BlockOnOtherHost, *, is_served: bool) -> bool:
+    def skips(self, error: BlockOnOtherHost, *, is_served: bool, is_made: bool = True) -> bool:
         """Note that a host cannot be read; return whether the others are read without it."""
         self._again_at = min(time.monotonic() + AGAIN_SECONDS, self._again_at or math.inf)
         self.why[error.host] = error.why
-        if self._raises or not is_served:
-            return False
-        if error.host not in self._told:
+        self.errors[error.host] = error
+        is_skipped = is_served and not self._raises
+        if (is_skipped or is_made) and error.host not in self._told:  # else there is no consumer, and the error says it
             self._told.add(error.host)
+            rest = "the rest is" if is_skipped else "and reading raises BlockOnOtherHost"
+            advice = "; on_unreachable='raise' makes it an error" if is_skipped else ""
             log.warning(
-                "channel %r: what is on host %s cannot be read now, the rest is: %s. It is read from where it was left"
-                " when the host can be reached; on_unreachable='raise' makes it an error",
+                "channel %r: what is on host %s cannot be read now, %s: %s. It is read from where it was left when the"
+                " host can be reached%s",
                 self._channel,
                 error.host,
+                rest,
                 error.why,
+                advice,
             )
-        return True
+        return is_skipped
 
     def is_due(self) -> bool:
         """Whether to try again now."""

@@ -4,7 +4,7 @@ Rule 1: of one client and topic one request is under way at a time, so that numb
 other threads publish meanwhile goes with the next one. That is also what makes many threads fast.
 Rule 2: a request whose reply was lost is sent again under the same number, and the broker knows it.
 Rule 3: every caller has its own deadline. One that drives the request and gives up leaves it to the others in it.
-Rule 4: a host that is lost is waited for as any other. The error at the deadline says so if nothing can be stored there.
+Rule 4: a host that is lost is waited for like any other. The error at the deadline says so if nothing can be stored.
 Rule 5: nobody is refused for what another one publishes: of a refused request each part is sent by itself.
 """
 
