@@ -14,7 +14,6 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from benchmarks import packages
 from benchmarks.brokers import hub_broker, register_channels
 from benchmarks.console_visitors import OPEN_SECONDS, Visit, record
 from benchmarks.harness import Bench, CannotMeasure, Measure, comparison
@@ -22,7 +21,7 @@ from benchmarks.hub_processes import fresh_place, hub_row
 from benchmarks.placement import CORES, Placement
 from benchmarks.processes import free_port, spawn
 from benchmarks.verdicts import at_least, at_most
-from tools.browser import PACKAGE, PROGRAM, chromium
+from tools.browser import chromium, chromium_path
 
 VIEWS = ("overview", "channels/stream", "map")
 FEW, MANY = 5, 20
@@ -94,7 +93,7 @@ def console_load(bench: Bench) -> None:
 @comparison("the console's table of 10,000 channels, from the first byte until all of them can be used")
 def large_table(bench: Bench) -> None:
     with ExitStack() as stack:
-        browser = stack.enter_context(chromium(packages.program(PROGRAM, PACKAGE)))
+        browser = stack.enter_context(chromium(chromium_path()))
         port = free_port()
         broker = stack.enter_context(hub_broker(bench, http=f"127.0.0.1:{port}"))
         url = f"http://127.0.0.1:{port}"
@@ -140,7 +139,7 @@ def _await(url: str) -> None:
 
 @contextmanager
 def _visitors(bench: Bench, url: str, token: str) -> Iterator[Visitors]:
-    with chromium(packages.program(PROGRAM, PACKAGE)) as browser:
+    with chromium(chromium_path()) as browser:
         recordings = record(browser, url, token, VIEWS)
     if not all(one.requests for one in recordings) or not any(one.streams for one in recordings):
         raise CannotMeasure("a page asked for nothing")

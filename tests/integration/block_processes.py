@@ -15,7 +15,7 @@ from typing import Any
 from messagehub import MessageHub
 from messagehub.shm.channel_directory.directory import Directory
 from tests import preloaded
-from tests.integration.harness import PATIENCE_SECONDS, ROOT, clean_environment
+from tests.integration.harness import PATIENCE_SECONDS, ROOT, clean_environment, eventually
 
 PREAMBLE = """
 import json, os, sys, time
@@ -125,6 +125,16 @@ class Place:
         """Rings of this domain in shared memory."""
         names = [name for name in os.listdir(self.directory.root) if name.endswith(f"@{self.domain}")]
         return names + [str(path) for path in Path(self.directory.path).rglob("*.ring")]
+
+    def remove_channel(self, channel: str) -> None:
+        """Remove the channel's directory, in which threads of a hub may be making files meanwhile."""
+        path = self.directory.channel_path(channel)
+
+        def is_gone() -> bool:
+            shutil.rmtree(path, ignore_errors=True)
+            return not os.path.exists(path)
+
+        eventually(is_gone)
 
     def close(self) -> None:
         for opened in reversed(self._opened):

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -209,7 +208,7 @@ def test_a_channel_whose_directory_is_made_again_is_heard_of(place: Place) -> No
             assert bytes(consumer.read(timeout=PATIENCE)) == b"1"
             eventually(lambda: hub.discover("again").consumer_count)  # a thread enters it there, and is done with it
         assert consumer.read() is None
-        shutil.rmtree(place.directory.channel_path("again"))
+        place.remove_channel("again")
         os.unlink(place.directory.exclusive_block("again"))
         assert consumer.read(timeout=0.01) is None
         with hub.producer("again") as producer:
@@ -294,7 +293,7 @@ with hub.producer("gone", schema=SCHEMA, **options) as producer:
 def test_with_the_directory_gone_a_ring_is_read_by_its_name(place: Place, options: dict[str, str]) -> None:
     producer = place.process(WITHOUT_DIRECTORY, options=options)
     producer.hear()
-    shutil.rmtree(place.directory.channel_path("gone"))
+    place.remove_channel("gone")
     hub = place.hub()
     found = hub.discover("gone")
     assert found is not None
@@ -315,7 +314,7 @@ def test_with_the_directory_gone_a_ring_is_read_by_its_name(place: Place, option
 def test_a_ring_that_is_read_by_its_name_ends_with_its_producer(place: Place) -> None:
     hub = place.hub()
     producer = hub.producer("gone")
-    shutil.rmtree(place.directory.channel_path("gone"))
+    place.remove_channel("gone")
     with hub.consumer("gone", start="oldest") as consumer:
         producer.write(b"1")
         assert bytes(consumer.read()) == b"1"
@@ -331,7 +330,7 @@ def test_without_a_broker_an_expected_schema_is_compatible_where_it_is_equal(pla
             assert hub.discover("asked", expected_schema=SCHEMA).compatible is True
             assert hub.discover("asked", expected_schema=other).compatible is False
             assert hub.discover("asked").compatible is None
-        shutil.rmtree(place.directory.channel_path("asked"))
+        place.remove_channel("asked")
         assert hub.discover("asked", expected_schema=SCHEMA, wait=True).compatible is True
         assert hub.discover("asked", expected_schema=other).compatible is False
     assert hub.discover("nobody", expected_schema=SCHEMA) is None
