@@ -341,7 +341,7 @@ def in_a_terminal(directory: Path, *command: str) -> Iterator["subprocess.Popen[
     """A hub as the shell starts it: Ctrl-C goes to its whole process group."""
     directory.mkdir(mode=0o700)
     process = subprocess.Popen(
-        command,
+        ["env", "--default-signal=INT", *command],  # who runs the tests may ignore it, as a shell has `make test &` do
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -172,7 +172,7 @@ def test_what_was_overwritten_on_another_host_fails_the_query_or_is_counted(
         found = values(tolerant, end, counted)  # a value that is on its way elsewhere may be there yet
         lost = place.get("lost", 0)  # 0: all of it was on its way, or it is found out by reading, and logged
         assert lost + len(found) == 10 or (lost == 0 and len(found) < 10), (counted, found)
-        assert found[-3:] == [9, 10, 11], found
+        assert found[-2:] == [10, 11], found  # what is on its way to two queries may hold two of four slots
         reader.stop(), tolerant.stop()
     """)
     producer_on_alpha.do("producer.close()")
