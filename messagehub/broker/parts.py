@@ -100,8 +100,8 @@ class Parts:
         with ExitStack() as unused:
             unused.callback(store.close)
             if settings.site:
-                saved = store.load()
-                self.registry, written = load_copy(settings, saved), saved.revision
+                self.registry = load_copy(store, settings)
+                written = self.registry.revision
             else:
                 self.registry, written = load(store, settings, now=self.now())
             self.commit = GroupCommit(store, written=written, supervisor=supervisor)

@@ -398,7 +398,7 @@ class SiteMembership:
         asked_at = monotonic()
         try:
             reader = EtcdStore(self._client, self.site, None, MemoryStore(), site_id=self._file.site_id)
-            saved = reader.load()
+            copy = load_copy(reader, self._settings)
         except NewerRecords as error:
             self._stand_aside(error)
             self._must_load = True
@@ -410,7 +410,7 @@ class SiteMembership:
             self._stopping.wait(PAUSE_SECONDS)
             return
         self._after, self._confirmed_at = reader.loaded_at, asked_at
-        self._tell_loop(Loaded(load_copy(self._settings, saved), is_for_leader))
+        self._tell_loop(Loaded(copy, is_for_leader))
 
     def _take_head(self, head: Head) -> None:
         if head.revision:

@@ -29,10 +29,11 @@ def load(
     return registry, saved.revision
 
 
-def load_copy(settings: Settings, saved: Saved) -> Registry:
+def load_copy(store: Store, settings: Settings) -> Registry:
     """Return a copy of the registry of a site, which another hub may lead. No lease begins, and nothing is decided."""
     registry = _empty(settings, logs_services=True)
     with _without_collecting():
+        saved = store.load()
         _restore_schemas(registry, saved, saved.revision)
         registry.topics.is_of_site = True
         registry.topics.restore(saved.topics)

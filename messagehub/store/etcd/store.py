@@ -9,7 +9,9 @@ Rule 3: data that is not of this site, or of a version that we do not know, is r
 
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
+from typing import Any
 
 import msgspec
 
@@ -129,21 +131,32 @@ class EtcdStore:
         return saved
 
     def _stored(self, read: "_Reading") -> Iterator[tuple[str, bytes]]:
-        """Give all keys and values of the site but the head, a page at a time, all of one moment."""
-        start, end, skipped = self._prefix, messages.end_of(self._prefix), len(self._prefix)
-        while True:
-            asked = messages.RangeRequest(key=start, range_end=end, limit=KEYS_PER_PAGE, revision=read.revision)
-            answer = self._client.ask(messages.RANGE, asked)
-            read.revision = read.revision or int(answer.header.revision)
-            for found in answer.kvs:
+        """Give all keys and values of the site but the head, all of one moment."""
+        skipped = len(self._prefix)
+        for page in self._pages(read):
+            for found in page.kvs:
                 if found.key == self._head_key:
                     read.head = decoded_head(found.value, self._head_key)
                     read.head_changed_at = int(found.mod_revision)
                 else:
                     yield found.key[skipped:].decode(), found.value
-            if not answer.more:
-                return
-            start = answer.kvs[-1].key + b"\0"
+
+    def _pages(self, read: "_Reading") -> Iterator[Any]:
+        """Give answers of etcd with some keys each. While one of them is used, etcd is asked for the next."""
+        end = messages.end_of(self._prefix)
+
+        def ask(start: bytes) -> Any:
+            asked = messages.RangeRequest(key=start, range_end=end, limit=KEYS_PER_PAGE, revision=read.revision)
+            return self._client.ask(messages.RANGE, asked)
+
+        page = ask(self._prefix)
+        read.revision = int(page.header.revision)
+        with ThreadPoolExecutor(1, "messagehub-etcd-pages") as others:
+            while page.more:
+                following = others.submit(ask, page.kvs[-1].key + b"\0")
+                yield page
+                page = following.result()
+            yield page
 
     def rows(self, event: AnyEvent) -> Sequence[Changes | LocalRows]:
         if not isinstance(event, AnyTopicEvent):
