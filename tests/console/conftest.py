@@ -4,8 +4,10 @@ import os
 import random
 import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import axe_playwright_python
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect
 
@@ -15,6 +17,8 @@ from messagehub.security.credentials import AccessFile, allow_token
 from tests.admin.conftest import Web
 from tools.browser import chromium, chromium_path
 
+AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
+"""axe-core, which looks for what keeps people from using a page."""
 DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 PATIENCE_MS = 30_000
 """Far more than anything here takes, so that a loaded machine fails no test."""
@@ -41,6 +45,20 @@ class Looker:
     def open(self, view: str = "") -> Page:
         self.page.goto(f"{self.url}/console/#/{view}")
         return self.page
+
+    def barriers(self) -> list[str]:
+        """What keeps people from using the page that is shown."""
+        self.page.evaluate(AXE)
+        violations = self.page.evaluate("async () => (await axe.run({resultTypes: ['violations']})).violations")
+        found = [
+            f"{one['id']} {[node['html'][:200] for node in one['nodes'][:3]]}"
+            for one in violations
+            if one["impact"] in ("serious", "critical")
+        ]
+        width, size = self.page.evaluate("document.documentElement.scrollWidth"), self.page.viewport_size
+        if size is not None and width > size["width"]:
+            found.append(f"it is {width} pixels wide")
+        return found
 
     def log_in(self, token: str, name: str = "owner") -> Page:
         if self.page.url == "about:blank":

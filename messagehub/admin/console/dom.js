@@ -29,7 +29,7 @@ export function href(...parts) {
 const TONES = {
   active: "good", ready: "good", healthy: "good", verified: "good",
   pending: "quiet", plain: "quiet", unverified: "quiet", deleted: "quiet",
-  stalled: "bad", conflict: "bad", lagging: "warn", draining: "warn", "read only": "warn", degraded: "warn",
+  left: "quiet", unknown: "warn", lost: "bad", stalled: "bad", conflict: "bad", lagging: "warn", draining: "warn", "read only": "warn", degraded: "warn",
 };
 /** A word in a colour that says whether it is good; the word says it too. */
 export const badge = (text, tone) => h("span", { class: `badge ${tone ?? TONES[text] ?? "quiet"}` }, text);

@@ -6,6 +6,7 @@ import { badge, facts, h, heading, href, link, panel } from "../dom.js";
 import { eventLog } from "../events.js";
 import { byteRate, bytes, count, date, plural, programName, rate, seconds, time } from "../format.js";
 import { isLate, onChange } from "../live.js";
+import { hostsNotWell, hostsOfSite } from "../site.js";
 
 const MOST_LOSING = 10;
 
@@ -21,20 +22,21 @@ export async function show(main, { signal }) {
     [chart({ height, title: "Items written", format: (value) => rate(value), series: ["items"] }), ["items_per_second"]],
     [chart({ height, unit: 1024, title: "Bytes written", format: byteRate, series: ["bytes"] }), ["bytes_per_second"]],
   ];
+  let hub = null, site = null, flow = null, channels = [], subscriptions = [];
   const events = panel("Latest events", eventLog({ kinds: "channel,schema,topic,service" }, signal));
+  const hosts = hostsOfSite(signal, (seen) => { site = seen; draw(); });
   main.append(heading("Overview", state),
-    panel("Attention", attention),
+    panel("Attention", attention), hosts,
     h("div", { class: "panels three" }, ...charts.map(([one]) => h("section", { class: "panel", "aria-label": one.title }, one.element)), panel("Memory and disk", storage)),
     h("div", { class: "panels" }, events, panel("Hub", about)));
 
-  let hub = null, flow = null, channels = [], subscriptions = [];
   function draw() {
     if (!hub) return;
     const word = hub.problems.length ? "degraded" : hub.read_only ? "read only" : hub.draining ? "draining" : "healthy";
     state.replaceChildren(h("span", { class: "quiet" }, "broker "), badge(word));
     about.replaceChildren(facts(aboutHub(hub)));
     storage.replaceChildren(...[["Shared memory", hub.shared_memory], ["Disk", hub.disk]].map(([title, place]) => space(title, place)));
-    const found = problems(hub, flow, channels, subscriptions);
+    const found = problems(hub, site, flow, channels, subscriptions);
     attention.replaceChildren(...(found.length ? found : [h("li", {}, h("span", {}, badge("good", "good")), h("span", {}, "Nothing: no conflict, nobody stalled, nobody far behind."))]));
   }
   onChange(signal, async () => {
@@ -77,10 +79,11 @@ function space(title, place) {
     h("p", { class: "quiet" }, `of which this hub uses ${bytes(place.used_bytes)}`));
 }
 
-function problems(hub, flow, channels, subscriptions) {
+function problems(hub, site, flow, channels, subscriptions) {
   const line = (tone, word, ...what) => h("li", {}, h("span", {}, badge(word, tone)), h("span", { class: "what" }, ...what));
   const found = hub.problems.map((text) => line("bad", "fails", text));
   if (hub.read_only) found.push(line("bad", "store", "the hub takes no writes: its store is read only"));
+  for (const one of hostsNotWell(site)) found.push(line(one.health === "left" ? "quiet" : "bad", one.health, `host ${one.host}${one.reason ? `: ${one.reason}` : ""}`));
   for (const place of [hub.shared_memory, hub.disk]) {
     if (place.free_bytes < 0.1 * place.total_bytes) found.push(line("warn", "space", `${place.path} is nearly full: ${bytes(place.free_bytes)} are free`));
   }
