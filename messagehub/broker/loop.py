@@ -219,6 +219,9 @@ class Broker:
         backlog = requests.backlog
         if backlog:
             self._serve(min(SERVED_PER_TURN, backlog))
+        if self._site is not None:
+            self._site.flush()  # before what is due is done, which nobody waits for
+        self._commit.write_submitted()
         now = self._now()
         if self._is_due or now >= self._due_at:
             self._is_due = False

@@ -59,6 +59,7 @@ _requests_decoder = msgspec.msgpack.Decoder(list[RequestHead])
 _replies_decoder = msgspec.msgpack.Decoder(list[ReplyHead])
 _encode = msgspec.msgpack.Encoder().encode
 _NOBLOCK, _EVENTS, _POLLIN = int(zmq.NOBLOCK), int(zmq.EVENTS), int(zmq.POLLIN)
+_MORE_NOBLOCK = _NOBLOCK | int(zmq.SNDMORE)
 
 
 @decodable
@@ -264,10 +265,14 @@ def _authenticate(handler: "zmq.Socket[bytes]", host_of_key: Callable[[str], str
 def _send(
     socket: "zmq.Socket[bytes]", path: list[bytes], waiting: Sequence[tuple[RequestHead | ReplyHead, bytes]]
 ) -> None:
+    send = socket.send
     for start in range(0, len(waiting), MOST_TOGETHER):
         some = waiting[start : start + MOST_TOGETHER]
+        frames = [*path, _encode([head for head, _ in some]), *(body for _, body in some)]
         try:
-            socket.send_multipart([*path, _encode([head for head, _ in some]), *(body for _, body in some)], _NOBLOCK)
+            for frame in frames[:-1]:  # `send_multipart` joins the flags as enums for each frame, which takes longer
+                send(frame, _MORE_NOBLOCK)
+            send(frames[-1], _NOBLOCK)
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
                 raise

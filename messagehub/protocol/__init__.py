@@ -98,7 +98,8 @@ def decode(data: bytes) -> commands.AnyCommand:
     try:
         if command.protocol != VERSION:
             negotiate([command.protocol])
-        if command.writes or isinstance(command, _FREE_FORM):
+        is_free_form = command.writes or isinstance(command, _FREE_FORM)
+        if is_free_form and data.count(b"{") + data.count(b"[") > MAX_NESTING // 2:  # or else it cannot be so deep
             _check_nesting(command)
     except ProtocolError as refused:
         refused.request_id = command.id

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from messagehub.store.etcd import messages
+from messagehub.store.etcd import direct, messages
 from messagehub.store.etcd.access import EtcdAccess
 from messagehub.store.etcd.client import EtcdClient, StreamBroken
 from messagehub.store.etcd.direct import DirectConnection, NotPlain, tls_context
@@ -114,6 +114,38 @@ def test_a_server_of_something_else_is_an_error_at_once(said: bytes) -> None:
         made.close()
 
 
+@pytest.mark.parametrize(("seconds", "acknowledged"), [(3600.0, [0, 0, 0]), (0.0, [0, 1, 1])])
+def test_a_ping_that_comes_with_an_answer_is_acknowledged_with_a_later_request(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, acknowledged: list[int]
+) -> None:
+    monkeypatch.setattr(direct, "PING_SECONDS", seconds)
+    found: list[int] = []
+
+    def serve(connection: socket.socket) -> None:
+        frames = _frames(connection)
+        for _ in acknowledged:
+            found.append(_read_request(frames))
+            connection.sendall(_frame(0, b"\0\0\0\0\1x", stream=2 * len(found) - 1) + _PING)
+            connection.sendall(_frame(1, b"", flags=5, stream=2 * len(found) - 1))
+
+    with _server(serve, reads=False) as url, contextlib.closing(DirectConnection(url, None)) as made:
+        assert [made.call("/a", b"asked", "", SECONDS) for _ in acknowledged] == [b"x"] * len(acknowledged)
+    assert found == acknowledged
+
+
+def test_a_ping_on_a_stream_is_acknowledged_at_once() -> None:
+    def serve(connection: socket.socket) -> None:
+        frames = _frames(connection)
+        _read_request(frames)
+        connection.sendall(_PING)
+        while not _is_acknowledgement(next(frames)):
+            pass
+        connection.sendall(_frame(0, b"\0\0\0\0\1x"))
+
+    with _server(serve, reads=False) as url, contextlib.closing(DirectConnection(url, None)) as made:
+        assert next(made.messages("/a", b"asked", "")) == b"x"
+
+
 def test_user_and_password_over_tls(tmp_path: Path) -> None:
     certificates(tmp_path)
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
@@ -132,17 +164,49 @@ def test_user_and_password_over_tls(tmp_path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _server(serve: Callable[[socket.socket], None]) -> Iterator[str]:
-    """The address of a server that reads what comes first, does this and hangs up."""
+def _server(serve: Callable[[socket.socket], None], *, reads: bool = True) -> Iterator[str]:
+    """The address of a server that reads what comes first, unless `serve` does, does this and hangs up."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def run() -> None:
             accepted, _ = listening.accept()
             with accepted:
-                accepted.recv(65_536)
+                accepted.settimeout(SECONDS)
+                if reads:
+                    accepted.recv(65_536)
                 serve(accepted)
 
         serving = threading.Thread(target=run)
         serving.start()
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
         serving.join(SECONDS)
+
+
+def _frame(kind: int, payload: bytes, *, flags: int = 0, stream: int = 1) -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
+
+
+_PING = _frame(6, b"measured", stream=0)
+
+
+def _frames(connection: socket.socket) -> Iterator[tuple[int, int]]:
+    """Kind and flags of each frame that comes."""
+    received = connection.makefile("rb")
+    received.read(len(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"))
+    while head := received.read(9):
+        received.read(int.from_bytes(head[:3], "big"))
+        yield head[3], head[4]
+
+
+def _is_acknowledgement(frame: tuple[int, int]) -> bool:
+    return frame == (6, 1)
+
+
+def _read_request(frames: Iterator[tuple[int, int]]) -> int:
+    """Read until the end of a request, and return how many PINGs were acknowledged meanwhile."""
+    count = 0
+    for kind, flags in frames:
+        count += _is_acknowledgement((kind, flags))
+        if kind == 0 and flags & 1:
+            break
+    return count

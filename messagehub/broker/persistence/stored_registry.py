@@ -58,7 +58,6 @@ class StoredRegistry:
     def release(self) -> None:
         """Send the replies and events whose changes the store has."""
         written = self._commit.written
-        self.copy.follow(written)
         self._host_watcher.stored(self.registry)
         self._publisher.release(written)
         if self._retained is not None:

@@ -55,6 +55,8 @@ class HostReport(Struct, kw_only=True):
 
     def take(self) -> "HostReport | None":
         """Take as much of it as fits into one message; None if there is nothing."""
+        if self.is_empty:
+            return None
         taken = HostReport(host=self.host)
         for name in ("died", "released", "expired", "tables_gone", "unclaimed"):
             reported = getattr(self, name)
@@ -63,7 +65,12 @@ class HostReport(Struct, kw_only=True):
         for name in ("conflicts", "held"):
             reported = getattr(self, name)
             setattr(taken, name, {key: reported.pop(key) for key in list(reported)[:MOST_REPORTED]})
-        return None if taken == HostReport(host=self.host) else taken
+        return taken
+
+    @property
+    def is_empty(self) -> bool:
+        seen = self.died or self.released or self.expired or self.conflicts or self.tables_gone or self.held
+        return not (seen or self.unclaimed)
 
 
 _report_decoder: msgspec.json.Decoder[HostReport] = msgspec.json.Decoder(HostReport)

@@ -177,6 +177,7 @@ class SiteMember:
             self._tell_at = monotonic() + TELL_SECONDS
             self._tell()
         topics_seconds = self._topics.maintain()
+        self._stored.copy.follow(self._parts.commit.written)  # not in `after_commit`, which clients wait for
         self._link.flush()
         return min(to_leader_seconds, topics_seconds, max(self._tell_at - monotonic(), 0.0))
 

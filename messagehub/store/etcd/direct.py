@@ -7,6 +7,9 @@ Rule 1: a call that goes well ends with a message, and nothing else is understoo
 or OSError and ends the connection: the caller asks again through grpcio, which says what is wrong.
 Rule 2: received headers are not looked at. A gRPC server sends a message only if the method has succeeded.
 Rule 3: every wait of `call` has a deadline. `messages` waits for ever, until another thread calls `cancel`.
+Rule 4: a PING that comes while calls are made is acknowledged with a request, PING_SECONDS later at the earliest. A
+gRPC server sends one with each answer, to measure the connection, unless one of them is not acknowledged yet: so each
+call would be two packets more both ways, and one wake-up of this thread and one of the server more.
 """
 
 import socket
@@ -28,6 +31,7 @@ _FRAME_BYTES = 16_384
 _FIRST_WINDOW = 65_535
 _WINDOW = 2**31 - 1
 _CONNECT_SECONDS = 1.0
+PING_SECONDS = 1.0
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, 3))
 """A host that is gone without a word is noticed after so many seconds, on a connection that nobody writes to."""
 _LAST_STREAM = 2**31 - 3
@@ -62,6 +66,9 @@ class DirectConnection:
             self._stream = -1
             self._to_send = self._window_of_stream = _FIRST_WINDOW
             self._unacknowledged = 0
+            self._pings = b""
+            """Acknowledgements of PINGs, to be sent from `_answer_pings_at` on."""
+            self._answer_pings_at = 0.0
             settings = ((_HEADER_TABLE_SIZE, 0), (_ENABLE_PUSH, 0), (_INITIAL_WINDOW_SIZE, _WINDOW))
             made.sendall(
                 _PREFACE
@@ -138,12 +145,18 @@ class DirectConnection:
         if head is None:
             self._heads = {(path, token): (head := self._head(path, token))}
         body = b"\0" + _LENGTH.pack(len(request)) + request
-        frames = [_frame(_HEADERS, _END_HEADERS, self._stream, head)]
+        frames = [self._due_pings(), _frame(_HEADERS, _END_HEADERS, self._stream, head)]
         for start in range(0, size, _FRAME_BYTES):
             is_last = start + _FRAME_BYTES >= size
             frames.append(_frame(_DATA, _END_STREAM * is_last, self._stream, body[start : start + _FRAME_BYTES]))
         self._socket.sendall(b"".join(frames))
         return True
+
+    def _due_pings(self) -> bytes:
+        if not self._pings or monotonic() < self._answer_pings_at:
+            return b""
+        due, self._pings = self._pings, b""
+        return due
 
     def _head(self, path: str, token: str) -> bytes:
         """Return the headers of a request (RFC 7541), by numbers of its static table where there are some."""
@@ -178,7 +191,11 @@ class DirectConnection:
                 else:
                     raise TimeoutError("no answer in time")
                 self._receive()
-            if self._handle(*frame):
+            is_of_stream = self._handle(*frame)
+            if deadline is None and self._pings:  # nothing else may ever be sent here
+                pings, self._pings = self._pings, b""
+                self._socket.sendall(pings)
+            if is_of_stream:
                 kind, flags, _, payload = frame
                 return kind, flags, payload
 
@@ -207,7 +224,9 @@ class DirectConnection:
             if flags & _PADDED:
                 raise NotPlain("padding")
         elif kind == _PING and not flags & _ACK:
-            self._socket.sendall(_frame(_PING, _ACK, 0, payload))
+            if not self._pings:
+                self._answer_pings_at = monotonic() + PING_SECONDS
+            self._pings += _frame(_PING, _ACK, 0, payload)
         elif kind == _SETTINGS and not flags & _ACK:
             for name, value in _SETTING.iter_unpack(payload):
                 if name == _INITIAL_WINDOW_SIZE:
