@@ -36,8 +36,9 @@ def ring_message(chunk: Any, path: str) -> RingMessage:
         state = msgspec.json.decode(chunk.app_metadata, type=RemoteRingState)
     except (msgspec.DecodeError, TypeError) as error:
         raise PayloadDamaged(path, f"its gateway sends no state of it ({error})") from None
-    if batch.num_rows != 1 or batch.num_columns != 2:
-        raise PayloadDamaged(path, f"its gateway sends {batch.num_rows} rows of {batch.num_columns} columns")
+    if batch.num_rows != 1 or batch.schema.types != [pa.binary(), pa.binary_view()]:
+        kinds = ", ".join(map(str, batch.schema.types))
+        raise PayloadDamaged(path, f"its gateway sends {batch.num_rows} rows of other columns ({kinds})")
     try:
         rows = list(ITEM.iter_unpack(batch.column(0)[0].as_py()))
     except struct.error as error:
