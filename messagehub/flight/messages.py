@@ -39,11 +39,11 @@ MESSAGE_BYTES = 1 << 20
 """How many bytes of items are sent in one message, if the reader is so far behind: a message costs as much as several
 items do. It is a part of what a reader takes ahead (`remote_ring.QUEUED_BYTES`)."""
 MESSAGE_ITEMS = 1024
-ALIGNMENT = 64
-"""Where items begin in a message, so that arrays can be read in place."""
-ITEM = struct.Struct("=10Q")
+ITEM_ALIGNMENT = 16
+"""Where items begin in a message: what the widest numbers of NumPy and Arrow need, to be read in place."""
+ITEM = struct.Struct("=11Q8x")
 """What is known of an item: sequence, last lost sequence (of a gap, else 0), epoch, nanoseconds since 1970, shape (4),
-length, and where it begins in the payload."""
+which of the message's buffers it is in, where it begins there, and its length."""
 Asked = TypeVar("Asked")
 IDLE_SECONDS = 1.0
 """So often a stream of a ring says that it goes on while nothing is written."""

@@ -14,6 +14,7 @@ import os
 import threading
 import time
 from collections import deque
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -51,6 +52,14 @@ PAUSE_SECONDS = 0.2
 STOP_SECONDS = 1.0
 
 
+@cache
+def _keep_freed_memory() -> None:
+    """Have the memory of messages used again. The C library of Linux gives freed memory back to the kernel beyond twice
+    the largest block that the process has freed so far. Then each message takes new pages, which costs as much time as
+    all else that is done with it."""
+    bytearray(2 * QUEUED_BYTES)
+
+
 class RemoteRing:
     """One thread reads; values may be dropped in any."""
 
@@ -72,8 +81,8 @@ class RemoteRing:
         self._queue: deque[RingMessage] = deque()
         self._queued_bytes = 0
         self._rows: deque[tuple[int, ...]] = deque()
-        self._payload: Any = None
-        self._is_closed = self._has_ended = False
+        self._buffers: list[Any] = []
+        self._is_closed = self._has_ended = self._is_armed = False
         self._done = RemoteAcknowledgements(self._tell_done, on_refusal=self._cannot_tell)
         self._failure: HubError | None = None
         self._why: BlockOnOtherHost | str = ""
@@ -83,10 +92,14 @@ class RemoteRing:
         self._info: RingInfo | None = None
         self._cursor = self._received = 0
         self._producers: Producers = ()
+        self._last_read: Any = None
+        self.value_sequence = 0
+        """The number of the value that `take_value` gave last; 0 if it gave none since `follow`."""
         self._cut_off_at = broken_since
         self._broken_since: float | None = time.monotonic()
         self._heard_at = time.monotonic()
         supervisor = Supervisor()
+        _keep_freed_memory()
         self._thread = supervisor.start("messagehub-flight", self._receive)
         try:
             self._wait_for_info()
@@ -126,14 +139,18 @@ class RemoteRing:
             before, self._cursor = self._cursor, row[1]
             return Gap(row[0], row[1], self._why_lost(before))
         self._cursor = row[0]
-        return self._item(row, self._payload, self._producers)
+        return self._item(row, self._buffers, self._producers)
 
     def arm(self) -> Item | Gap | None:
-        """Look once more before sleeping on `wake_fds`; raise StreamEnded when nothing can come any more."""
+        """Ask to be woken, then look once more. None: sleep on `wake_fds`, and `disarm` or `take` afterwards. Raise
+        StreamEnded when nothing can come any more."""
         if self._is_closed or self._wake.fd < 0:
             raise HandleClosed("reader")
+        self._is_armed = True
         found = self.take()
-        if found is None and self._has_ended and not self._queue:
+        if found is not None:
+            self.disarm()
+        elif self._has_ended and not self._queue:
             raise StreamEnded(self.path)
         return found
 
@@ -146,7 +163,7 @@ class RemoteRing:
             self._done.put(sequence)
 
     def disarm(self) -> None:
-        """Nothing to undo: the descriptor is readable whenever something came."""
+        self._is_armed = False
 
     def wake_fds(self) -> list[int]:
         return [self._wake.fd] if self._wake.fd >= 0 else []
@@ -160,9 +177,20 @@ class RemoteRing:
     def look_seconds(self) -> float | None:
         return None
 
-    def follow(self, last_read: Any) -> bool:  # noqa: ARG002  the signature of a RingReader
-        """Values of another host are not read by the fast path."""
-        return False
+    def follow(self, last_read: Any) -> bool:
+        """Have `take_value` give the next item's value, and note in `last_read.origin` where it comes from. Return
+        False where it never does: for groups."""
+        self._last_read, self.value_sequence = last_read, 0
+        return not self._is_member
+
+    def take_value(self) -> Any:
+        """Return the value of the next item, if that came with the one before; None: call `take`."""
+        if not self._rows or self._rows[0][1]:
+            return None
+        sequence, _, _, written_ns, a, b, c, d, index, offset, length = self._rows.popleft()
+        self._cursor = self.value_sequence = sequence
+        self._last_read.origin = sequence, written_ns, self._producers
+        return self._codec.decode(self._buffers[index].slice(offset, length), (a, b, c, d))
 
     def latest(self) -> Item | None:
         """Ask the gateway for the newest item, wherever this reader stands; None if there is none (yet)."""
@@ -178,12 +206,12 @@ class RemoteRing:
         message = self._gateways.call(self._ticket.channel, self.host, self.path, ask)
         if not message.rows:
             return None
-        return self._item(message.rows[0], message.payload, tuple(message.state.producers))
+        return self._item(message.rows[0], message.buffers, tuple(message.state.producers))
 
-    def _item(self, row: tuple[int, ...], payload: Any, producers: Producers) -> Item:
-        sequence, _, epoch, written_ns, first, second, third, fourth, length, offset = row
-        shape = (first, second, third, fourth)
-        return Item(sequence, epoch, payload.slice(offset, length), self._codec, shape, written_ns, producers)
+    def _item(self, row: tuple[int, ...], buffers: list[Any], producers: Producers) -> Item:
+        sequence, _, epoch, written_ns, a, b, c, d, index, offset, length = row
+        content = buffers[index].slice(offset, length)
+        return Item(sequence, epoch, content, self._codec, (a, b, c, d), written_ns, producers)
 
     # --- what it knows
 
@@ -280,7 +308,7 @@ class RemoteRing:
             self._queued_bytes -= message.size_bytes
             if was_full:  # otherwise the thread waits for the gateway, not for room
                 self._changed.notify_all()
-        self._rows, self._payload, self._taken_state = deque(message.rows), message.payload, message.state
+        self._rows, self._buffers, self._taken_state = deque(message.rows), message.buffers, message.state
         self._producers = tuple(message.state.producers)
         return True
 
@@ -365,8 +393,7 @@ class RemoteRing:
                 self._queue.append(message)
                 self._queued_bytes += message.size_bytes
             self._has_ended = message.state.has_ended
-        self._notify()
-        with self._changed:
+            self._wake_reader()
             while self._is_full() and not self._is_closed:
                 self._changed.wait(IDLE_SECONDS)
             self._heard_at = time.monotonic()
@@ -435,6 +462,11 @@ class RemoteRing:
         return True
 
     def _notify(self) -> None:
-        with self._changed:  # in which it is closed, too
-            if self._wake.fd >= 0:
-                os.eventfd_write(self._wake.fd, 1)
+        with self._changed:
+            self._wake_reader()
+
+    def _wake_reader(self) -> None:
+        """Wake whoever reads, if it sleeps. The caller has the lock, with which the descriptor is closed too."""
+        if self._is_armed and self._wake.fd >= 0:
+            self._is_armed = False
+            os.eventfd_write(self._wake.fd, 1)

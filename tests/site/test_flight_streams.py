@@ -68,6 +68,70 @@ def test_bytes_arrays_and_batches_come_as_they_were_written(hosts: Site) -> None
             assert pa.types.is_dictionary(found.schema[0].type)
 
 
+def test_small_and_large_items_may_come_together(hosts: Site) -> None:
+    """Small ones are copied together, large ones are sent from their slots; all arrays can be read in place."""
+    sizes = [0, 2, 14, 16, 18, 16_382, 16_384, 16_386, 16_392, 70_002] * 4
+    with process_on(hosts["alpha"]) as there, on(hosts["beta"]) as here:
+        there.do(f"""
+            mixed = hub.producer("s.mixed", schema=np.dtype("u2"), capacity=64, page_size=1 << 17)
+            for number, size in enumerate({sizes}):
+                mixed.write(np.full(size // 2, number, "u2"))
+        """)
+        with here.consumer("s.mixed", start="oldest") as consumer:
+            for number, size in enumerate(sizes):
+                [array] = values(consumer, 1)
+                assert np.array_equal(array, np.full(size // 2, number, "u2"))
+                assert array.flags.aligned
+                assert consumer.sequence == number + 1
+                assert [each[2] for each in consumer.position.values()] == [number + 1]
+            assert consumer.lag == 0
+
+
+def test_threads_that_share_a_reader_elsewhere_get_each_item_once(hosts: Site) -> None:
+    with process_on(hosts["alpha"]) as there, on(hosts["beta"]) as here:
+        there.do("""
+            p = hub.producer("s.threads", capacity=512, page_size=64)
+            for n in range(400): p.write(b"%d" % n)
+        """)
+        with here.consumer("s.threads", start="oldest") as consumer:
+            there.do("p.close()")
+            found: list[list[Any]] = [[] for _ in range(4)]
+            threads = [threading.Thread(target=lambda mine=mine: mine.extend(consumer)) for mine in found]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(PATIENCE_SECONDS)
+        assert sorted(int(value) for mine in found for value in mine) == list(range(400))
+
+
+def test_a_reader_elsewhere_keeps_no_slots_of_what_it_was_sent(hosts: Site) -> None:
+    """An overwriting producer skips nothing for it, though large items are sent from their slots."""
+    with process_on(hosts["alpha"]) as there, on(hosts["beta"]) as here:
+        there.do("""
+            p = hub.producer("s.slots", capacity=4, page_size=1 << 16)
+            p.write(bytes(1 << 16))
+        """)
+        with here.consumer("s.slots", start="oldest") as consumer:
+            kept = values(consumer, 1)
+            there.do("""
+                import time
+                from messagehub.channels.inventory import rings
+                from messagehub.shm.channel_directory.location import directory_of
+                directory = directory_of(hub.settings)
+                def held():
+                    [block] = rings(directory, "s.slots")
+                    return sum(holder.held for holder in block.holders)
+                deadline = time.monotonic() + 30
+                while held():
+                    assert time.monotonic() < deadline
+                    time.sleep(0.01)
+                for n in range(200):
+                    p.write(bytes(1 << 16))
+                assert p.skipped == 0, p.skipped
+            """)
+            assert len(kept) == 1
+
+
 def test_a_position_is_gone_on_from_and_the_latest_is_from_now_on(hosts: Site) -> None:
     with process_on(hosts["alpha"]) as there, on(hosts["beta"]) as here:
         there.do('p = hub.producer("s.position", capacity=64)')

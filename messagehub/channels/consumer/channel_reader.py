@@ -67,7 +67,7 @@ class ChannelReader:
         fast_path, attached = self.fast_path, self._attached
         only = attached.readers[0] if len(attached.readers) == 1 else None
         if (
-            isinstance(only, RingReader)
+            only is not None
             and self._stash is None
             and self._has_read
             and not self._enrolment.has_news

@@ -7,7 +7,6 @@ Rule 3: a member of a group is one here, in the group's files, as long as its st
 then is another's. Its stream goes on after the ring's end: until the group is done, nobody may clean the ring.
 """
 
-import struct
 import threading
 from collections.abc import Iterator
 
@@ -15,12 +14,9 @@ import msgspec
 import pyarrow as pa
 
 from messagehub.cluster.gateway.group_members import GroupMembers
+from messagehub.cluster.gateway.packed_items import PackedItems, columns
 from messagehub.flight.messages import (
-    ALIGNMENT,
     IDLE_SECONDS,
-    ITEM,
-    MESSAGE_BYTES,
-    MESSAGE_ITEMS,
     RING_KEY,
     FlightTicket,
     RemoteRingState,
@@ -29,19 +25,13 @@ from messagehub.flight.messages import (
 )
 from messagehub.shm.channel_directory.ownership import is_written_by_others
 from messagehub.shm.errors import NothingThere, StreamEnded
-from messagehub.shm.layout import FLAT
 from messagehub.shm.payloads import codec_for
-from messagehub.shm.rings.read_results import Gap, Item, Position, Producers
+from messagehub.shm.rings.read_results import Position, Producers
 from messagehub.shm.rings.reader_files import ReadsFor
 from messagehub.shm.rings.ring import open_reader, peek
 
-COLUMNS = pa.schema(
-    [pa.field("items", pa.binary(), nullable=False), pa.field("payload", pa.large_binary(), nullable=False)]
-)
-"""A message is one row: what is known of each item, packed (`ITEM`), and their bytes one after the other. Columns for
-each field would take more time than sending 64 KiB does."""
 Message = tuple[pa.RecordBatch, pa.Buffer]
-STATE_ALIGNMENT, STATE_REMAINDER = 16, 6
+STATE_ALIGNMENT, STATE_REMAINDER = 16, 14
 """The state stands before the items in what gRPC sends. With a length of so much above a multiple of 16, the items of
 most messages come to lie where they can be read in place; a reader copies them otherwise."""
 
@@ -86,30 +76,28 @@ class RingStream:
             was_over=state["has_ended"] or not state["has_writer"],
             state=self._state(),
         )
-        self.schema = COLUMNS.with_metadata({RING_KEY: msgspec.json.encode(info)})
+        self.schema = columns({RING_KEY: msgspec.json.encode(info)})
 
     def messages(self) -> Iterator[Message]:
         with self._reader as reader:
             if self._ticket.newest:
-                item = reader.latest()
-                yield self._message([] if item is None else [item], has_ended=True)
+                newest, found = PackedItems(), reader.latest()
+                if found is not None:
+                    newest.add(found)
+                yield self._message(newest, has_ended=True)
                 return
             while not self._left.is_set():
-                try:
-                    found = reader.read(IDLE_SECONDS)
+                try:  # no name keeps the message, whose slots are let go of when it is sent
+                    yield self._next_message()
                 except StreamEnded:
-                    yield self._message([], has_ended=True)
+                    yield self._message(PackedItems(), has_ended=True)
                     if self._ticket.member is None:
                         return
                     self._left.wait(IDLE_SECONDS)
-                    continue
-                message = self._message([] if found is None else self._more(found))
-                found = None  # lets go of its slot, which is copied or on its way, before the peer takes the message
-                yield message
 
     def state_message(self) -> Message:
         """Return a message without items."""
-        return self._message([])
+        return self._message(PackedItems())
 
     def release(self, sequence: int) -> int:
         """Let go of the items up to one without sending them; return the last one that is let go of."""
@@ -129,36 +117,20 @@ class RingStream:
             self._left.set()
             self._reader.leave_group()
 
-    def _more(self, first: Item | Gap) -> list[Item | Gap]:
-        """Return what can be had at once, up to a message."""
-        found, size = [first], _size(first)
-        while size < MESSAGE_BYTES and len(found) < MESSAGE_ITEMS:
-            taken = self._reader.take()
-            if taken is None:
-                break
-            found.append(taken)
-            size += _size(taken)
-        return found
+    def _next_message(self) -> Message:
+        """Wait for an item, but no longer than IDLE_SECONDS; return what can be had at once, up to a message."""
+        packed = PackedItems()
+        found = self._reader.read(IDLE_SECONDS)
+        while found is not None:
+            packed.add(found)
+            found = None if packed.is_full else self._reader.take()
+        return self._message(packed)
 
-    def _message(self, found: list[Item | Gap], *, has_ended: bool = False) -> Message:
-        rows, chunks, end = list[bytes](), list[memoryview | bytes](), 0
-        for one in found:
-            if isinstance(one, Gap):
-                rows.append(ITEM.pack(one.first, one.last, 0, 0, *FLAT, 0, 0))
-                continue
-            self._producers = one.producers
-            view = memoryview(one.buffer)
-            size = view.nbytes
-            rows.append(ITEM.pack(one.sequence, 0, one.epoch, one.written_ns, *one.shape, size, end))
-            padding = -size % ALIGNMENT if len(found) > 1 else 0
-            chunks += [view, bytes(padding)] if padding else [view]
-            end += size + padding
-        batch = pa.RecordBatch.from_arrays(
-            [_cell(pa.binary(), "i", b"".join(rows)), _cell(pa.large_binary(), "q", _as_one(chunks))],
-            schema=self.schema,
-        )
+    def _message(self, packed: PackedItems, *, has_ended: bool = False) -> Message:
+        self._producers = packed.producers or self._producers
         state = msgspec.json.encode(self._state(has_ended=has_ended))
-        return batch, pa.py_buffer(state + b" " * ((STATE_REMAINDER - len(state)) % STATE_ALIGNMENT))
+        padding = b" " * ((STATE_REMAINDER - len(state)) % STATE_ALIGNMENT)
+        return packed.batch(self.schema), pa.py_buffer(state + padding)
 
     def _state(self, *, has_ended: bool = False) -> RemoteRingState:
         reader = self._reader
@@ -174,18 +146,3 @@ class RingStream:
 
     def close(self) -> None:
         self._reader.close()
-
-
-def _as_one(chunks: list[memoryview | bytes]) -> memoryview | bytes:
-    """Return the bytes together: one large item is sent from its slot, without a copy."""
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-
-def _cell(kind: pa.DataType, offset: str, content: memoryview | bytes) -> pa.Array:
-    """Return a column of one row that shares the memory of its bytes."""
-    data = pa.py_buffer(content)
-    return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(struct.pack(f"=2{offset}", 0, data.size)), data])
-
-
-def _size(one: Item | Gap) -> int:
-    return 0 if isinstance(one, Gap) else memoryview(one.buffer).nbytes

@@ -78,11 +78,13 @@ def _told_while_sent(found: Iterator[T], caller: GatewayCaller) -> Iterator[T]:
     """Give what is found as long as the caller may have it, and have refusals told as Flight tells errors."""
     checked_at = time.monotonic()
     try:
-        for one in found:
-            yield one
+        while True:
+            yield next(found)  # no name keeps it here while the peer takes it
             if time.monotonic() - checked_at > IDLE_SECONDS:
                 caller.check_current()
                 checked_at = time.monotonic()
+    except StopIteration:
+        return
     except HubError as error:
         raise as_flight_error(error) from None
     finally:
