@@ -101,7 +101,15 @@ def hub_broker(
             ):
                 yield Broker(endpoint, process.pid, directory, keys, settings)
         finally:
-            shutil.rmtree(os.path.dirname(Directory(domain).path), ignore_errors=True)
+            remove_domain(domain)
+
+
+def remove_domain(name: str) -> None:
+    """Remove what is in shared memory of a domain that nobody uses any more; a ring may outlive its hub."""
+    domain = Directory(name)
+    shutil.rmtree(os.path.dirname(domain.path), ignore_errors=True)
+    for ring in Path(domain.root).glob(f"pylabhub_*@{name}"):
+        ring.unlink(missing_ok=True)
 
 
 def _keys(directory: Path, peers: Sequence[str]) -> dict[str, KeyPair]:

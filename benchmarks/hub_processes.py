@@ -3,7 +3,6 @@
 import itertools
 import os
 import select
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import hub_rows
+from benchmarks.brokers import remove_domain
 from benchmarks.harness import CannotMeasure, Measure
 from benchmarks.placement import other_core
 from benchmarks.processes import ROOT, spawn
-from messagehub.shm.channel_directory.directory import Directory
 
 START_SECONDS = 90.0
 _numbers = itertools.count(1)
@@ -32,10 +31,7 @@ def fresh_place(directory: Path) -> Iterator[Path]:
         try:
             yield place
         finally:
-            domain = Directory(name)
-            shutil.rmtree(Path(domain.path).parent, ignore_errors=True)
-            for ring in Path(domain.root).glob(f"pylabhub_*@{domain.domain}"):
-                ring.unlink(missing_ok=True)
+            remove_domain(name)
 
 
 @dataclass(frozen=True)
