@@ -194,6 +194,11 @@ def gateway_of(hub: SiteHub, name: str) -> str:
     return eventually(found)
 
 
+def await_known(hub: SiteHub, name: str) -> None:
+    """Wait until a hub has heard of a host that has just joined."""
+    eventually(lambda: name in [each["host"] for each in hub.hosts()["hosts"]])
+
+
 def gateway_pid(hub: SiteHub) -> int:
     found = [pid for pid in descendants(hub.process.pid) if "messagehub.cluster.gateway" in command_line(pid)]
     return found[0] if found else 0

@@ -14,7 +14,7 @@ from messagehub.errors import TableNotFound, TableOnOtherHost
 from messagehub.shm.errors import BlockOnOtherHost
 from registry.formats import arrow
 from tests.integration.harness import PATIENCE_SECONDS, eventually
-from tests.site.hosts import Site, SiteHub, gateway_of, on, process_on, run_on
+from tests.site.hosts import Site, SiteHub, await_known, gateway_of, on, process_on, run_on
 
 TABLE = pa.table({"x": list(range(1000)), "name": [str(number % 7) for number in range(1000)]})
 
@@ -69,6 +69,7 @@ def test_another_schema_is_refused_as_on_one_host(hosts: Site) -> None:
 
 def test_a_host_without_a_gateway_is_an_error_that_names_both_hosts(hosts: Site) -> None:
     silent = hosts.add("silent", "--no-http", "--no-gateway")
+    await_known(hosts["beta"], "silent")
     with process_on(silent) as there, on(hosts["beta"]) as here:
         there.do(f'{PUBLISH}hub.publish_table("t.silent", TABLE)')
         there.do(f'{PUBLISH}hub.publish_table("t.both", TABLE)')
@@ -140,13 +141,17 @@ def test_a_task_of_spark_reads_a_part_of_another_host(hosts: Site, tmp_path: Pat
 
 
 READ = """
+import time
 from messagehub.spark.channels import available_schema
+from messagehub.spark.elsewhere import table_host
 from messagehub.spark.options import Options
 from messagehub.spark.reader import TableReader
 from messagehub.spark.schema_mapping import struct_of
-def read(channel, **given):
+def options_of(channel, **given):
     where = {"dir": str(hub.settings.dir), "domain": hub.settings.domain}
-    options = Options.parse({"channel": channel} | where | given)
+    return Options.parse({"channel": channel} | where | given)
+def read(channel, **given):
+    options = options_of(channel, **given)
     reader = TableReader(options, struct_of(available_schema(options)))
     return reader, reader.partitions()
 def values(reader, partitions):
@@ -176,6 +181,10 @@ reader, partitions = read("t.large", maxPartitionBytes="2000")
 assert len(partitions) > 3, partitions
 assert values(reader, partitions) == list(range(1000))
 hub.publish_table("t.large", pa.table({"x": [7]}))  # here: from now on this is the table
+heard_by = time.monotonic() + 20  # the data source has a client of its own, which hears of it by an event
+while table_host(options_of("t.large")) is not None:
+    assert time.monotonic() < heard_by
+    time.sleep(0.01)
 assert values(*read("t.large")) == [7]
 from messagehub.spark.errors import GenerationGone
 try:
@@ -300,6 +309,7 @@ def _rows(hub: SiteHub, channel: str) -> int:
 def test_a_table_that_cannot_be_dropped_from_here_says_what_to_run_where(hosts: Site) -> None:
     if "closed" not in hosts.hubs:
         hosts.add("closed", "--no-http", "--no-gateway")
+    await_known(hosts["beta"], "closed")
     with process_on(hosts["closed"]) as there, on(hosts["beta"]) as here:
         there.do(f'{PUBLISH}hub.publish_table("t.closed", TABLE)')
         with pytest.raises(TableOnOtherHost, match=r"no Arrow Flight gateway.* `messagehub tables drop t.closed` on"):
