@@ -168,7 +168,10 @@ def answers(latest: Callable[[], Any], until: int) -> list[Any]:
     return found
 
 
-def test_the_newest_table_is_not_called_missing_while_it_is_not_known(member: EtcdMember, tmp_path: Path) -> None:
+def test_the_newest_table_is_not_called_missing_while_it_is_not_known(
+    member: EtcdMember, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("messagehub.flight.client.CALL_SECONDS", 1.0)
     with (
         site(tmp_path, member.url) as two,
         on(two.add("reader", "--http", "127.0.0.1:0")) as here,
@@ -191,7 +194,14 @@ def test_the_newest_table_is_not_called_missing_while_it_is_not_known(member: Et
             with here.consumer("m.table") as new:
                 with pytest.raises(BrokerUnavailable, match=r"other hosts have of channel 'm\.table' is not known"):
                     new.latest()
+                gateway = gateway_pid(two["writer"])
+                os.kill(gateway, signal.SIGSTOP)
                 two["reader"].start()
+                try:  # the hub says where the table is, and that host says nothing yet
+                    with pytest.raises(BlockOnOtherHost, match="its gateway does not answer"):
+                        eventually(lambda: not raised_by_broker(new.latest))
+                finally:
+                    os.kill(gateway, signal.SIGCONT)
                 assert None not in answers(new.latest, 13)
                 assert None not in answers(held.latest, 13)
             assert eventually(lambda: not raised_by_broker(nobody.latest))
