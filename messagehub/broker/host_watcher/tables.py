@@ -181,10 +181,10 @@ class TableWatcher:
         if present is None and self._older.get(channel) == stamps[-1]:
             return None
         is_readable = present is not None and any(present.generation == generation for generation, *_ in stamps[:-1])
-        if present is not None and is_here and not is_readable:
+        if is_here and not is_readable:
             self.generations.forget(channel)
-            if _is_older(command, present):  # the newest was lost and not dropped, so an older one serves again
-                happened += registry.host_events.table_gone(channel, now=now)
+            is_lost = present is not None and _is_older(command, present)  # not dropped, and an older one serves again
+            happened += registry.host_events.table_gone(channel, now=now) if is_lost else []
         return self._adopt(registry, command, happened, now)
 
     def _adopt(
