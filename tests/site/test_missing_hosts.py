@@ -133,6 +133,11 @@ def test_every_read_names_a_lost_host_until_it_is_back_and_what_is_lost_meanwhil
                 assert "'writer' is lost" in raised_by(read)
                 assert list(each.unreachable) == ["writer"]
             assert each is crew or not each.has_ended  # others of a group do not wait for a lost host
+        two["reader"].signal(signal.SIGSTOP)
+        try:  # also while the own hub takes its time to say where the channel is
+            assert all(raised_by(reads[consumer]) for _ in range(5))
+        finally:
+            two["reader"].signal(signal.SIGCONT)
         assert told_of(caplog, "channel 'm.back': what is on host writer cannot be read now") == 2  # of two consumers
         assert told_of(caplog, "channel 'm.crew': what is on host writer cannot be read now") == 1
         there.do("for n in range(1, 30): p.write(b'%d' % n)")

@@ -191,7 +191,7 @@ class ChannelReader:
 
     def arm(self) -> bool:
         """Have the rings wake whoever sleeps. Return whether there is something to do before sleeping."""
-        if self._enrolment.must_ask():
+        if self._enrolment.must_ask() or self._enrolment.is_refused:
             self.look()
         if self._share.has_answer or self._enrolment.has_news:
             return True

@@ -114,6 +114,11 @@ class Enrolment:
         """Have every look raise this until whoever is asked says otherwise."""
         self._refusal = copy.copy(error)  # without the frames that it was raised in
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether every look raises, also while the next answer takes its time."""
+        return self._refusal is not None
+
     def is_asking(self) -> bool:
         """Whether an answer about the channel's place is awaited, or not yet taken."""
         return self._where.is_asked
