@@ -1,5 +1,6 @@
 """What a consumer reads, and is told, while one of several hosts that have data of its channel cannot be reached."""
 
+import asyncio
 import logging
 import os
 import signal
@@ -219,6 +220,22 @@ def raised_by_broker(read: Callable[[], Any]) -> bool:
     except BrokerUnavailable:
         return True
     return False
+
+
+def test_what_a_task_that_reads_has_yet_to_look_at_is_not_called_missing(hosts: Site) -> None:
+    with process_on(hosts["alpha"]) as there, on(hosts["beta"]) as here, here.consumer("m.task") as consumer:
+        assert consumer.latest() is None
+
+        async def main() -> None:
+            reading = asyncio.create_task(consumer.read_async(timeout=PATIENCE_SECONDS))
+            for _ in range(5):  # until the task has the turn, and waits
+                await asyncio.sleep(0)
+            there.do(SHARED % ("m.task", "far", "far"))
+            eventually(lambda: raised_by_broker(consumer.latest))  # this keeps the loop from the task that is to look
+            assert await reading == b"far"
+            assert consumer.latest() == b"far"
+
+        asyncio.run(main())
 
 
 def test_a_hub_without_a_gateway_is_told_from_one_that_starts_it(member: EtcdMember, tmp_path: Path) -> None:
