@@ -1,5 +1,6 @@
 """What a consumer reads, and is told, while one of several hosts that have data of its channel cannot be reached."""
 
+import asyncio
 import logging
 import os
 import signal
@@ -133,6 +134,11 @@ def test_every_read_names_a_lost_host_until_it_is_back_and_what_is_lost_meanwhil
                 assert "'writer' is lost" in raised_by(read)
                 assert list(each.unreachable) == ["writer"]
             assert each is crew or not each.has_ended  # others of a group do not wait for a lost host
+        two["reader"].signal(signal.SIGSTOP)
+        try:  # also while the own hub takes its time to say where the channel is
+            assert all(raised_by(reads[consumer]) for _ in range(5))
+        finally:
+            two["reader"].signal(signal.SIGCONT)
         assert told_of(caplog, "channel 'm.back': what is on host writer cannot be read now") == 2  # of two consumers
         assert told_of(caplog, "channel 'm.crew': what is on host writer cannot be read now") == 1
         there.do("for n in range(1, 30): p.write(b'%d' % n)")
@@ -168,7 +174,10 @@ def answers(latest: Callable[[], Any], until: int) -> list[Any]:
     return found
 
 
-def test_the_newest_table_is_not_called_missing_while_it_is_not_known(member: EtcdMember, tmp_path: Path) -> None:
+def test_the_newest_table_is_not_called_missing_while_it_is_not_known(
+    member: EtcdMember, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("messagehub.flight.client.CALL_SECONDS", 1.0)
     with (
         site(tmp_path, member.url) as two,
         on(two.add("reader", "--http", "127.0.0.1:0")) as here,
@@ -191,7 +200,14 @@ def test_the_newest_table_is_not_called_missing_while_it_is_not_known(member: Et
             with here.consumer("m.table") as new:
                 with pytest.raises(BrokerUnavailable, match=r"other hosts have of channel 'm\.table' is not known"):
                     new.latest()
+                gateway = gateway_pid(two["writer"])
+                os.kill(gateway, signal.SIGSTOP)
                 two["reader"].start()
+                try:  # the hub says where the table is, and that host says nothing yet
+                    with pytest.raises(BlockOnOtherHost, match="its gateway does not answer"):
+                        eventually(lambda: not raised_by_broker(new.latest))
+                finally:
+                    os.kill(gateway, signal.SIGCONT)
                 assert None not in answers(new.latest, 13)
                 assert None not in answers(held.latest, 13)
             assert eventually(lambda: not raised_by_broker(nobody.latest))
@@ -204,6 +220,22 @@ def raised_by_broker(read: Callable[[], Any]) -> bool:
     except BrokerUnavailable:
         return True
     return False
+
+
+def test_what_a_task_that_reads_has_yet_to_look_at_is_not_called_missing(hosts: Site) -> None:
+    with process_on(hosts["alpha"]) as there, on(hosts["beta"]) as here, here.consumer("m.task") as consumer:
+        assert consumer.latest() is None
+
+        async def main() -> None:
+            reading = asyncio.create_task(consumer.read_async(timeout=PATIENCE_SECONDS))
+            for _ in range(5):  # until the task has the turn, and waits
+                await asyncio.sleep(0)
+            there.do(SHARED % ("m.task", "far", "far"))
+            eventually(lambda: raised_by_broker(consumer.latest))  # this keeps the loop from the task that is to look
+            assert await reading == b"far"
+            assert consumer.latest() == b"far"
+
+        asyncio.run(main())
 
 
 def test_a_hub_without_a_gateway_is_told_from_one_that_starts_it(member: EtcdMember, tmp_path: Path) -> None:

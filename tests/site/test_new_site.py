@@ -2,7 +2,6 @@
 
 import json
 import socket
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -159,5 +158,5 @@ def test_a_directory_leaves_its_site_and_is_that_of_a_hub_on_its_own(member: Etc
 
 
 def test_asking_for_a_new_site_takes_a_site(tmp_path: Path) -> None:
-    code, said = run("serve", "--no-http", "--dir", str(tmp_path / uuid.uuid4().hex), "--new-site")
+    code, said = run("serve", "--no-http", "--dir", str(tmp_path / "hub"), "--new-site")
     assert (code, "goes with --site" in said) == (2, True)

@@ -15,6 +15,7 @@ from messagehub import MessageHub
 from messagehub.broker.host_watcher.tables import DROP_SECONDS
 from messagehub.shm.channel_directory.directory import Directory
 from messagehub.shm.tables.tables import TableStore
+from registry.events import TableCommitted
 from tests.etcd_server import EtcdMember
 from tests.integration.harness import PATIENCE_SECONDS, eventually
 from tests.site.clocks import HOUR, shifted
@@ -151,6 +152,23 @@ def test_a_table_that_was_published_while_its_hub_was_down_is_registered(hosts: 
         beta.start()
         for channel, rows in (("t.new", 3), ("t.grown", 6), ("t.late", 3)):
             eventually(lambda name=channel, rows=rows: host_and_rows(alpha, name) == ("beta", rows))
+
+
+def test_a_table_that_went_on_while_its_hub_was_down_is_never_called_gone(hosts: Site) -> None:
+    """Its generation that the registry knew was retired meanwhile."""
+    alpha, beta = hosts["alpha"], hosts["beta"]
+    store = publish(beta, "t.onwards", AT_ONCE)
+    with on(alpha) as here, here.watch("t.onwards") as watch:
+        assert watch.wait_current(PATIENCE_SECONDS)
+        beta.kill()
+        for _ in range(2):
+            publish(beta, "t.onwards", AT_ONCE)
+        assert store.generations()[0] > 1
+        beta.start()
+        told = watch.get(PATIENCE_SECONDS)
+        assert isinstance(told, TableCommitted)
+        assert told.table is not None
+        assert told.table.generation == 3
 
 
 def test_a_table_that_no_hub_has_seen_is_kept_beside_one_that_is_newer_by_the_clock(hosts: Site) -> None:

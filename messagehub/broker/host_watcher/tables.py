@@ -182,8 +182,9 @@ class TableWatcher:
             return None
         is_readable = present is not None and any(present.generation == generation for generation, *_ in stamps[:-1])
         if is_here and not is_readable:
-            self.generations.forget(channel)  # the newest was lost and not dropped, so an older one serves again
-            happened += registry.host_events.table_gone(channel, now=now)
+            self.generations.forget(channel)
+            is_lost = present is not None and _is_older(command, present)  # not dropped, and an older one serves again
+            happened += registry.host_events.table_gone(channel, now=now) if is_lost else []
         return self._adopt(registry, command, happened, now)
 
     def _adopt(
@@ -305,6 +306,11 @@ def _is_news(command: commands.RegisterTable, present: Table) -> bool:
     if present.host != command.host or os.path.dirname(present.shm_name) != os.path.dirname(command.shm_name):
         return command.committed_at > present.registered_at
     return (command.generation, command.committed_at) != (present.generation, present.committed_at)
+
+
+def _is_older(command: commands.RegisterTable, present: Table) -> bool:
+    """Return whether the registry, which has `present`, would keep it."""
+    return command.generation < present.generation and command.committed_at <= present.committed_at
 
 
 def _clash_of(command: commands.RegisterTable, error: HubError) -> str:

@@ -145,8 +145,8 @@ class ChannelReader:
     def _goes_on_without(self, reader: AnyRing, error: HubError) -> bool:
         """Let go of a ring of another host that broke off; return whether the others are read without it."""
         if not isinstance(reader, RingReader):
+            self._enrolment.doubt()  # before it is let go of: whoever does not find it asks
             self._attached.failed(reader)
-            self._enrolment.doubt()
         is_skipped = self._attached.skips(error)
         if isinstance(error, BlockOnOtherHost) and not is_skipped:
             self._enrolment.refuse(error)
@@ -191,7 +191,7 @@ class ChannelReader:
 
     def arm(self) -> bool:
         """Have the rings wake whoever sleeps. Return whether there is something to do before sleeping."""
-        if self._enrolment.must_ask():
+        if self._enrolment.must_ask() or self._enrolment.is_refused:
             self.look()
         if self._share.has_answer or self._enrolment.has_news:
             return True
@@ -251,12 +251,15 @@ class ChannelReader:
         self._enrolment.catch_up()
         if self._enrolment.is_awaited():
             return  # what is here is attached when it is known that it is not elsewhere
+        not_known = self._enrolment.why_unknown()  # before: what is opened from now on may not be attached by this
         try:
             self._attach()
         except (AssignmentChanged, MemberTaken):
             self._share.supersede()
         except Undecided:
             return
+        else:
+            self._enrolment.attached(not_known)
         if self._enrolment.source is None and self.has_met_any():
             is_known = self._attached.is_listed or self._attached.has_tables
             self._enrolment.source = "files" if is_known else "shm"

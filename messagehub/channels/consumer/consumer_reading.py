@@ -22,7 +22,7 @@ from messagehub.channels.consumer.start import Positions
 from messagehub.channels.consumer.turn_lock import TurnLock
 from messagehub.channels.items import ReadItem
 from messagehub.errors import HubError
-from messagehub.runtime.event_loop import LoopShare
+from messagehub.runtime.event_loop import LoopShare, running_loop
 from messagehub.shm.errors import HandleClosed
 
 log = logging.getLogger("messagehub")
@@ -214,18 +214,23 @@ class ConsumerReading:
         try:
             deadline = time.monotonic() + DECIDE_SECONDS
             while True:
-                self._look_in_passing()
+                seen = self._enrolment.changes
+                has_looked = self._look_in_passing()
                 found = self._reader.newest()
-                if found is not None or not self._enrolment.await_answer(deadline):
+                if found is not None:
+                    return found
+                may_wait = has_looked or running_loop() is None  # else a task of this loop may be who is to look
+                if not (may_wait and self._enrolment.await_change(seen, deadline)):
                     break
-            if found is None:
-                self._enrolment.check_known()  # None says that nobody has anything
-            return found
+            self._enrolment.check_known(seen)  # None says that nobody has anything
+            return None
         finally:
             self._leave()
 
-    def _look_in_passing(self) -> None:
-        if self._turns.take_now():
+    def _look_in_passing(self) -> bool:
+        """Return whether this thread has looked; else somebody reads."""
+        has_turn = self._turns.take_now()
+        if has_turn:
             try:
                 self._begin()
                 self._reader.look_in_passing()
@@ -236,6 +241,7 @@ class ConsumerReading:
             self._check_process()  # who reads now follows the channel, for this thread too
         if self._enrolment.registration is not None:
             self._enrolment.registration.check_open()
+        return has_turn
 
     def acknowledge(self) -> None:
         """Say that a member of a group is done with what it read last."""

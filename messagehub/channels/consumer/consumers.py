@@ -144,7 +144,8 @@ class Consumer(ClosedWhenForgotten):
     def latest(self) -> Any:
         """The newest item of all producers, or the newest table if that is newer, wherever this consumer stands.
 
-        None: nobody has anything. BlockOnOtherHost or BrokerUnavailable where another host may, and cannot be asked.
+        None: nobody has anything. BlockOnOtherHost or BrokerUnavailable where another host may, and cannot be asked, or
+        where what the hub tells is yet to be looked at by a task that reads in the event loop that runs here.
 
         A consumer that has never read is one that looks now and then: from here on a producer with when_full=block
         does not wait for it, until it reads. ChannelClosed when the channel was destroyed.

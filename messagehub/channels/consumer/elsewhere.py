@@ -12,7 +12,6 @@ have ended belongs to the group too (`group_elsewhere`).
 Rule 6: what the registry does not say changes nothing: while it does not answer, what it said last holds.
 """
 
-import copy
 import logging
 import os
 import threading
@@ -102,8 +101,9 @@ class Elsewhere:
         `unknown` is why the registry did not answer: then `found` is what is on this host.
         """
         is_here = unknown is not None and has_data(found)
-        self._unknown = unknown if self._gateways.is_in_site else None
-        if self._unknown is not None:
+        if not self._gateways.is_in_site:
+            unknown = None
+        if unknown is not None:
             found = self._found
         self._found = found
         places = places_of(found, self._directory) if found is not None else Places(is_here=True)
@@ -114,6 +114,7 @@ class Elsewhere:
         if not self._gateways.is_in_site:
             with self._changing:
                 self._told = {}
+            self._unknown = None
             return
         missed = []
         if found is not None and (places.table is not None or self.tables is not None):
@@ -126,16 +127,18 @@ class Elsewhere:
         is_served = is_here or bool(self._held or self._opened)
         if self._group is not None:
             is_served |= self._group.has_rings()
-        self.missing.note(missed, is_served=is_served, is_made=is_made, is_complete=self._unknown is None)
+        self.missing.note(missed, is_served=is_served, is_made=is_made, is_complete=unknown is None)
+        self._unknown = unknown  # at last: whoever finds that it is known finds opened what is there
 
-    def check_known(self) -> None:
-        """Raise why it is not known that no host has anything of the channel."""
+    def why_unknown(self) -> HubError | None:
+        """Return why it is not known what other hosts have of the channel; None if it is, and is opened."""
         for error in list(self.missing.errors.values()):
-            raise copy.copy(error)
+            return error
         unknown = self._unknown
-        if unknown is not None:
-            said = f"what other hosts have of channel {self._options.channel!r} is not known: {unknown.message}"
-            raise BrokerUnavailable(said)
+        if unknown is None:
+            return None
+        said = f"what other hosts have of channel {self._options.channel!r} is not known: {unknown.message}"
+        return BrokerUnavailable(said)
 
     def is_left_to_group(self) -> bool:
         """Whether rings on other hosts hold what this member's group has not done, though nobody produces."""

@@ -97,8 +97,10 @@ class Enrolment:
         self._is_unsure = True  # where the channel is: ask
         self._asks_in_passing = False  # where it is was known before, and what is read meanwhile is right
         self._is_closed = False
-        self._answers = 0
-        self._answering = threading.Condition()
+        self._is_attached = False  # what was answered last
+        self._not_known: HubError | None = None  # why it was not known what other hosts have, when that was attached
+        self._changes = 0
+        self._changing = threading.Condition()
 
     def made(self) -> None:
         """Take note that from now on nobody waits for an answer."""
@@ -112,6 +114,11 @@ class Enrolment:
         """Have every look raise this until whoever is asked says otherwise."""
         self._refusal = copy.copy(error)  # without the frames that it was raised in
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether every look raises, also while the next answer takes its time."""
+        return self._refusal is not None
+
     def is_asking(self) -> bool:
         """Whether an answer about the channel's place is awaited, or not yet taken."""
         return self._where.is_asked
@@ -120,20 +127,46 @@ class Enrolment:
         """Whether it is not yet known that the channel is not elsewhere."""
         return self._where.is_asked and not self._where.is_answered and not self._asks_in_passing
 
-    def await_answer(self, deadline: float) -> bool:
-        """Wait until what is asked, of the channel's place or a schema, is answered; return False if that is not asked,
-        or takes longer. Any thread may call this."""
-        with self._answering:
-            seen = self._answers
-            if not (self.is_awaited() or (self._readable.is_asked and not self._readable.is_answered)):
-                return False
-            return self._answering.wait_for(lambda: self._answers != seen, deadline - time.monotonic())
+    def why_unknown(self) -> HubError | None:
+        """Return why it is not known what other hosts have, as of what can be attached now."""
+        return self._not_known if self._where.is_asked else self._elsewhere.why_unknown()
 
-    def check_known(self) -> None:
-        """Raise why it is not known whether there is something of the channel."""
-        self._elsewhere.check_known()
-        if self.is_awaited() and self._registry.is_in_site():
+    def attached(self, not_known: HubError | None) -> None:
+        """Take note that all is attached that was there when `why_unknown` returned this."""
+        self._not_known = not_known
+        if not self._is_attached:
+            self._is_attached = True
+            self._has_changed()
+
+    @property
+    def changes(self) -> int:
+        """A number that is another one whenever what was asked is answered, or attached."""
+        return self._changes
+
+    def await_change(self, since: int, deadline: float) -> bool:
+        """Wait until `changes` is another number; return False if nothing is expected, or it takes longer. Any thread
+        may call this."""
+        if self._refusal is not None or self._is_settled(since) or time.monotonic() >= deadline:
+            return False
+        with self._changing:
+            return self._changing.wait_for(lambda: self._changes != since, deadline - time.monotonic())
+
+    def check_known(self, since: int) -> None:
+        """Raise why it was not known whether there is something of the channel, by whoever has looked when `changes`
+        was `since`. Any thread may call this."""
+        unknown = self._refusal or self._not_known or self._elsewhere.why_unknown()
+        if unknown is not None:
+            raise copy.copy(unknown)
+        if not self._is_settled(since):
             raise BrokerTimeout(f"the hub does not say in time where channel {self._options.channel!r} is")
+
+    def _is_settled(self, since: int) -> bool:
+        """Whether all that is to be asked was answered and attached by then. What is asked in passing changes nothing:
+        what was known before holds."""
+        is_asked = self._where.is_asked and not self._asks_in_passing
+        is_asked |= self._readable.is_asked and not self._readable.is_answered
+        is_unsure = is_asked or not self._is_attached or (self._is_unsure and self.must_ask())
+        return not is_unsure and self._changes == since
 
     def must_ask(self) -> bool:
         """Nobody is asked while something is read, unless what came may be on another host of the site: the kernel
@@ -206,6 +239,7 @@ class Enrolment:
         if self._registering.is_answered:
             self._registering.take()
         if self._where.is_answered:
+            self._is_attached = False  # before it is taken: until then it counts as asked
             self._take_place(self._where.take())
 
     def _find(self) -> Discovery | None:
@@ -325,10 +359,13 @@ class Enrolment:
     def _on_answer(self) -> None:
         """On another thread."""
         self.has_news = True
-        with self._answering:
-            self._answers += 1
-            self._answering.notify_all()
+        self._has_changed()
         self._wake()
+
+    def _has_changed(self) -> None:
+        with self._changing:
+            self._changes += 1
+            self._changing.notify_all()
 
     def _on_ended(self) -> None:
         """Take note that the registration has ended. Another thread calls this."""
