@@ -60,7 +60,8 @@ def hosts(
         if one.reason:
             echo(f"{shown(one.host)} is {one.health}: {one.reason}")
     if any(one.health == "lost" for one in found.hosts):
-        echo("`messagehub site forget HOST` removes a host from the list that will not come back")
+        forget = f"messagehub site forget HOST --site {found.site} --etcd URL"
+        echo(f"`{forget}` removes a host from the list that will not come back")
 
 
 def absent_among(hub: "MessageHub", hosts: "Iterable[str | None]") -> dict[str, str]:

@@ -22,6 +22,7 @@ _FILES = (
     *("registry.db", "registry.db-wal", "registry.db-shm", "registry.db.before-*"),
     *("broker.json", "broker.lock", "*.sock", "*.sock.lock"),
     *("http.token", "access.json", "keys", "audit*.log*"),
+    *("site.json", "retained.db", "retained.db-wal", "retained.db-shm", "retained-since", "gateway.secret"),
 )
 """What a hub writes into its directory. Settings (messagehub.toml) and certificates are the user's and stay."""
 
@@ -36,7 +37,8 @@ def purge(
     """Remove all that the hub of the directory keeps: schemas, retained topics, tokens, keys, rings and tables.
 
     The hub must be stopped and no producer may live. messagehub.toml stays, and so does shared memory that another
-    running hub uses. There is no way back but a backup.
+    running hub uses. There is no way back but a backup. Of a member of a site it removes what is on this host: the
+    registry of the site stays in etcd.
     """
     from messagehub.shm.channel_directory.location import directory_of
 
@@ -44,14 +46,14 @@ def purge(
     if settings.dir.exists() and settings.dir.stat().st_uid != os.geteuid():
         raise ConfigurationError(f"{settings.dir} is another user's: only that user removes what is in it")
     directory = directory_of(settings)
-    told = None
+    told: list[str] = []
     with ExitStack() as held:
         found = _found(settings, directory, held)
     if found.files or found.blocks:
         if not yes:
-            told = found.kept
-            if told is not None:
-                complain(f"messagehub: {told}")
+            told = found.stays
+            for reason in told:
+                complain(f"messagehub: {reason}")
             typer.confirm(_question(settings, directory, found), abort=True, err=True)
         with ExitStack() as held:  # nobody was kept out while the question stood, so all is looked at again
             found = _found(settings, directory, held)
@@ -62,14 +64,15 @@ def purge(
     files, blocks = len(found.files), len(found.blocks)
     if as_json:
         removed = list(map(str, [*found.files, *found.blocks]))
-        echo_json({"removed": removed, "size_bytes": found.size_bytes, "kept": found.kept})
+        echo_json({"removed": removed, "size_bytes": found.size_bytes, "kept": found.kept, "site": found.site})
         return
     if files or blocks:
         echo(f"removed {files} files in {settings.dir} and {blocks} in shared memory, {size(found.size_bytes)}")
     else:
         echo(f"nothing is left of a hub in {settings.dir}")
-    if found.kept is not None and told is None:
-        complain(f"messagehub: {found.kept}")
+    for reason in found.stays:
+        if reason not in told:
+            complain(f"messagehub: {reason}")
 
 
 class _Found(NamedTuple):
@@ -78,17 +81,25 @@ class _Found(NamedTuple):
     size_bytes: int
     kept: str | None
     """Why the shared memory stays, where it does."""
+    site: str | None
+    """The site that the hub was a member of."""
+
+    @property
+    def stays(self) -> list[str]:
+        """What is left in other places, and why."""
+        return [text for text in (self.kept, _left_in_etcd(self.site)) if text is not None]
 
 
 def _found(settings: Settings, directory: "Directory", held: ExitStack) -> _Found:
     """Return what is to be removed. Nobody begins to use it while `held` is open; whoever uses it now is a refusal."""
     _keep_hub_out(settings, held)
     files = sorted({path for pattern in _FILES for path in settings.dir.glob(pattern)})
+    site = _site_of(settings)
     if not _keep_brokers_out(directory, held):
-        return _Found(files, [], sum(map(_bytes_of, files)), _why_kept(settings))
+        return _Found(files, [], sum(map(_bytes_of, files)), _why_kept(settings), site)
     _check_no_producers(directory)
     blocks = _shared_memory(directory)
-    return _Found(files, blocks, sum(map(_bytes_of, [*files, *blocks])), None)
+    return _Found(files, blocks, sum(map(_bytes_of, [*files, *blocks])), None, site)
 
 
 def _settings(dir: Path | None, domain: str | None) -> Settings:
@@ -137,6 +148,27 @@ def _why_kept(settings: Settings) -> str:
     return (
         f"another hub runs with domain {settings.domain!r}, so its rings and tables in shared memory stay. To remove"
         " them too, stop that hub and purge its directory; to keep hubs apart, give each a domain of its own"
+    )
+
+
+def _site_of(settings: Settings) -> str | None:
+    from messagehub.cluster.site_file import read_site_file
+
+    try:
+        present = read_site_file(settings)
+    except ConfigurationError:
+        return "NAME"  # nobody can read it any more, so it is removed as the rest is
+    return present.site if present is not None else None
+
+
+def _left_in_etcd(site: str | None) -> str | None:
+    from messagehub.shm.identity import host
+
+    if site is None:
+        return None
+    return (
+        f"the registry of site {site} stays in etcd, and this host in the list of its hosts. `messagehub site forget"
+        f" {host()} --site {site} --etcd URL` removes it from the list once its lease is over"
     )
 
 

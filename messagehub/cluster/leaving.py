@@ -107,5 +107,6 @@ def _refuse_messages(settings: Settings) -> None:
     if topics:
         raise ConfigurationError(
             f"{settings.dir} has the messages of {_named('retained topic', topics)}, which are nowhere else: delete"
-            " them while its hub runs (`messagehub topics delete NAME`), or use another directory"
+            " them while its hub runs (`messagehub topics delete NAME`), or use another directory. Where they were"
+            " deleted while it did not run, start it once more and stop it: it removes their messages then"
         )

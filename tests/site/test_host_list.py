@@ -36,7 +36,7 @@ def over_http(hub: SiteHub, path: str) -> Any:
 def test_a_host_whose_hub_stops_has_left_at_once_and_its_members_stay_until_its_lease_ends(
     member: EtcdMember, tmp_path: Path
 ) -> None:
-    with site(tmp_path, member.url, "alpha", host_lease_seconds=60) as hosts:
+    with site(tmp_path, member.url, "alpha", host_lease_seconds=20) as hosts:
         alpha, beta = hosts["alpha"], hosts.add("beta")
         assert beta.ask(producer("stays", host="beta", lease_seconds=600))["type"] == "PRODUCER_REGISTER_ACK"
         eventually(lambda: seen(alpha, "beta")["revision"])
@@ -76,7 +76,9 @@ def test_a_lost_host_has_the_revision_that_it_said_last_or_none(member: EtcdMemb
         row = next(line.split() for line in said.splitlines() if line.startswith("beta "))
         assert row[1:5] == ["lost", "-", "-", "-"]
         assert "beta is lost: its lease is over" in said
-        assert "messagehub site forget" in said
+        assert f"messagehub site forget HOST --site {hosts.name} --etcd" in said
+        _, doctor = run_on(alpha, "doctor")
+        assert f"messagehub site forget beta --site {hosts.name} --etcd" in doctor
 
 
 @pytest.fixture(scope="module")

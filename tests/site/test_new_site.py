@@ -9,7 +9,7 @@ import pytest
 
 from tests.etcd_server import EtcdMember, enable_authentication, etcd, put
 from tests.integration.harness import Peer, Served, eventually
-from tests.site.hosts import SiteHub, bind, site
+from tests.site.hosts import SiteHub, bind, run_on, site
 from tests.site.test_site_settings import run
 
 START = ("--no-http", "--no-gateway", "--site-endpoint", "tcp://127.0.0.1:0")
@@ -155,6 +155,20 @@ def test_a_directory_leaves_its_site_and_is_that_of_a_hub_on_its_own(member: Etc
         assert (code, "belongs to no site" in said) == (1, True)
         with Served(alpha.dir) as hub, Peer(hub.endpoint) as peer:
             assert peer.snapshot() == {}
+
+
+def test_nothing_of_a_member_is_left_in_its_directory_once_it_is_purged(member: EtcdMember, tmp_path: Path) -> None:
+    with site(tmp_path, member.url) as hosts:
+        alpha = hosts.add("alpha", "--http", "127.0.0.1:0")  # with a gateway
+        bind(alpha)
+        eventually(lambda: alpha.ask({"type": "TOPIC_KEEP", "topic": "orders.eu"})["type"] == "TOPIC_KEEP_ACK")
+        assert alpha.stop() == 0
+        assert {"site.json", "retained.db", "gateway.secret"} <= {path.name for path in alpha.dir.iterdir()}
+        code, said = run_on(alpha, "purge", "--yes")
+        assert code == 0, said
+        assert f"messagehub site forget alpha --site {hosts.name} --etcd URL" in said
+        (alpha.dir / "serve.log").unlink()  # of this test
+        assert [path.name for path in alpha.dir.iterdir()] == ["messagehub.toml"]
 
 
 def test_asking_for_a_new_site_takes_a_site(tmp_path: Path) -> None:

@@ -160,8 +160,9 @@ def _check_site(hub: "MessageHub", timeout: float) -> Iterator[Finding]:
     for one in found.hosts[:MOST_GATEWAYS]:
         if one.health in ("left", "lost"):
             said = f"host {one.host} is {one.health}: {one.reason or 'its hub does not run, or cannot reach etcd'}"
-            fix = "start its hub: messagehub serve --site …; or, if it will not come back: messagehub site forget"
-            yield Finding("host", "warning", said, f"{fix} {one.host}")
+            of_site = f"--site {found.site} --etcd URL"
+            start, forget = f"messagehub serve {of_site}", f"messagehub site forget {one.host} {of_site}"
+            yield Finding("host", "warning", said, f"start its hub: {start}; or, if it will not come back: {forget}")
             continue
         yield from check_topics(one)
         if not one.gateway:

@@ -77,4 +77,5 @@ def of_reply(said: str, *, where: str) -> StoreError | None:
 def unavailable(seen: dict[str, str], **details: Any) -> EtcdUnavailable:
     """Return the error for a request that no member answered; `seen` is what each of them did, by address."""
     tried = "; ".join(f"{url}: {what}" for url, what in seen.items())
-    return EtcdUnavailable(f"no member of etcd answers, or they have no quorum ({tried})", **details)
+    check = "check --etcd, whether it is http or https, and that etcd runs there"
+    return EtcdUnavailable(f"no member of etcd answers, or they have no quorum: {check} ({tried})", **details)
