@@ -265,7 +265,8 @@ class ServiceDecisions:
             is_same = present.worker_id == worker.worker_id and present.lease == worker.lease
             if not is_same and self._leases.is_alive(present.lease):
                 raise DuplicateRegistration(
-                    f"{worker.address} is served by {present.worker_id!r} already",
+                    f"{worker.address} is served by {present.worker_id!r} already{_place(present)}: end that one"
+                    f" first, or {_way_out(worker, present)}",
                     address=worker.address,
                     worker_id=present.worker_id,
                     pid=present.pid,
@@ -366,6 +367,17 @@ def _worker(command: commands.RegisterWorker) -> Worker:
 
 def _says_the_same(present: Worker, candidate: Worker) -> bool:
     return replace(candidate, **{name: getattr(present, name) for name in _BY_REGISTRY}) == present
+
+
+def _place(worker: Worker) -> str:
+    said = [f"{what} {value}" for what, value in (("pid", worker.pid), ("host", worker.host)) if value is not None]
+    return f" ({', '.join(said)})" if said else ""
+
+
+def _way_out(worker: Worker, present: Worker) -> str:
+    if worker.worker_id == present.worker_id:
+        return "give this worker an id of its own"
+    return "have both serve a pool, `pool:NAME`, which takes several workers"
 
 
 def _summary(service: Service, mailboxes: dict[str, MailboxState]) -> replies.ServiceSummary:

@@ -32,6 +32,11 @@ class Block:
     text: str
     how: str = ""
 
+    def with_domain(self, domain: str) -> str:
+        """Return the code with this domain in place of the one that pages give a broker for tests, which tests that run
+        at the same time would share."""
+        return self.text.replace('domain="tests"', f'domain="{domain}-tests"')
+
     @property
     def place(self) -> str:
         return f"{self.page.name}:{self.line}"

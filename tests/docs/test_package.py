@@ -21,7 +21,7 @@ from tests.integration.harness import ROOT, end_at_once
 SECONDS = 300.0
 BUILD = "import sys\nfrom setuptools import build_meta\nprint(getattr(build_meta, sys.argv[1])(sys.argv[2]))"
 NEEDED = ("messagehub", "registry", "tools", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in")
-PYTHON_BLOCKS = [block.text for block in blocks_of(ROOT / "README.md") if block.language == "python" and not block.how]
+PYTHON_BLOCKS = [block for block in blocks_of(ROOT / "README.md") if block.language == "python" and not block.how]
 
 
 def built(source: Path, how: str, target: Path) -> Path:
@@ -119,7 +119,8 @@ class Installed:
         """What the README shows: the ten lines, Python and shared memory, the command line."""
         program = self.place / "steps.py"
         assert len(PYTHON_BLOCKS) > 3
-        program.write_text("\n".join(PYTHON_BLOCKS))
+        domain = self.environment["MESSAGEHUB_DOMAIN"]
+        program.write_text("\n".join(block.with_domain(domain) for block in PYTHON_BLOCKS))
         assert "/pylabhub_sensor_data" in self.run(str(program)).stdout
         assert "healthy" in self.run("-m", "messagehub", "status").stdout
         self.run("-m", "messagehub", "channels")

@@ -88,7 +88,8 @@ class Reader:
         is_background = block.how.startswith("background")
         python = self.interpreter() if is_background else self._python
         assert python.stdin is not None
-        python.stdin.write(json.dumps({"page": block.page.name, "line": block.line, "text": block.text}) + "\n")
+        text = block.with_domain(self.domain)
+        python.stdin.write(json.dumps({"page": block.page.name, "line": block.line, "text": text}) + "\n")
         python.stdin.flush()
         if is_background:
             awaited = block.how.partition(" until ")[2]

@@ -63,6 +63,7 @@ def test_a_lost_host_has_the_revision_that_it_said_last_or_none(member: EtcdMemb
         revision = seen(alpha, "beta")["revision"]
         beta.kill()
         eventually(lambda: health(alpha, "beta") == "lost")
+        eventually(lambda: "host beta is lost" in alpha.log())
         assert (seen(alpha, "beta")["revision"], seen(alpha, "beta")["lag"]) == (revision, None)
         assert "nothing was heard of its hub until its lease was over" in seen(alpha, "beta")["reason"]
         alpha.stop()
@@ -126,4 +127,5 @@ def test_a_host_that_will_not_come_back_is_forgotten_once_nothing_of_it_is_left(
         assert code == 0, said
         eventually(lambda: [each["host"] for each in alpha.hosts()["hosts"]] == ["alpha"])
         beta.start()
+        eventually(lambda: "host beta is there" in alpha.log().rsplit("host beta is lost")[-1])
         eventually(lambda: health(alpha, "beta") == "healthy")

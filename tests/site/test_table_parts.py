@@ -99,10 +99,12 @@ def test_parts_live_as_long_as_the_generation_that_names_them(hosts: Site, tmp_p
                 assert consumer.read(timeout=20).to_pydict() == {"x": [1, 2]}
         """)
         job.write("second")
-        job.commit(grace_seconds=0.0)
+        job.commit()
         eventually(lambda: blocks(store) == {first, job.part()})
-        eventually(lambda: store_of(hosts["alpha"], "p.lives").generations() == [2])  # a cleaner there came by
-        driver.do('hub.publish_table("p.lives", pa.table({"x": [5]}), mode="append")')
+        append = 'hub.publish_table("p.lives", pa.table({"x": [5]}), mode="append", retention=Retention(%s))'
+        driver.do(append % "grace_seconds=0.0")
+        eventually(lambda: store_of(hosts["alpha"], "p.lives").generations() == [3])  # a cleaner there came by
+        driver.do(append % "")
         eventually(lambda: blocks(store) == {job.part()})
         executor.do('hub.drop_table("p.lives")')
         eventually(lambda: not blocks(store))

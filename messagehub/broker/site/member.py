@@ -376,7 +376,12 @@ class SiteMember:
     # -- hosts ---------------------------------------------------------------------------------------------
 
     def _take_hosts(self, hosts: site_link.HostsSeen) -> None:
-        self._hosts = hosts
+        before, self._hosts = self._hosts, hosts
+        if before is not None:
+            for host in sorted((before.alive & hosts.known) - hosts.alive):
+                log.warning("site %s: host %s is lost: `messagehub hosts` says why", self._link.site, host)
+            for host in sorted(hosts.alive - before.alive):
+                log.info("site %s: host %s is there", self._link.site, host)
         self._parts.topics.follow(hosts.topics)
         self._parts.access_version.of_other_hubs = hosts.access
         self._topics.known, self._topics.alive = hosts.known, hosts.alive
@@ -391,7 +396,7 @@ class SiteMember:
         for host in sorted(self._hosts.known - self._hosts.alive - {self._link.host}):
             happened = registry.host_events.host_lost(host, now=self._parts.now())
             if happened:
-                log.warning("host %s is lost: its members end with its lease", host)
+                log.info("site %s: the members of host %s, which is lost, have ended", self._link.site, host)
                 self._stored.record(happened)
 
     def _lease_count(self, registry: Registry) -> int:
