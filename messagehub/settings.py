@@ -22,6 +22,7 @@ from messagehub.setting_checks import BadValue
 from registry.decoding import decodable
 
 SOCKET_PATH_LIMIT_BYTES = 107
+_LONGEST_SOCKET = "broker-events.sock"
 _ENVIRONMENT = {
     "endpoint": "MESSAGEHUB_ENDPOINT",
     "http": "MESSAGEHUB_HTTP",
@@ -241,7 +242,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def _checked(self) -> "Settings":
         setting_checks.check(self)
-        endpoint = self.endpoint or f"ipc://{socket_path(self.dir, 'broker.sock')}"
+        endpoint = self.endpoint or f"ipc://{broker_socket(self.dir)}"
         events = self.events_endpoint or _events_beside(endpoint)
         for name, used in (("endpoint", endpoint), ("events_endpoint", events)):
             if used.startswith("ipc://") and len(os.fsencode(used[6:])) > SOCKET_PATH_LIMIT_BYTES:
@@ -346,7 +347,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def is_local(self) -> bool:
         """Whether the endpoint is the one of this directory, so that its lock tells if a broker runs."""
-        own = f"ipc://{socket_path(self.dir, 'broker.sock')}"
+        own = f"ipc://{broker_socket(self.dir)}"
         return self.endpoint == own or (self.curve and not self.key_file)  # the file there says where it listens
 
 
@@ -377,13 +378,13 @@ def _directory(given: str | Path | None) -> Path:
     return in_home(given or os.environ.get("MESSAGEHUB_DIR") or default_dir())
 
 
-def socket_path(directory: Path, name: str) -> Path:
-    """In the directory, or where that is too long for a socket, in a private directory named by its hash."""
-    path = directory / name
-    if len(os.fsencode(path)) <= SOCKET_PATH_LIMIT_BYTES:
-        return path
-    digest = hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]
-    return Path(f"/tmp/messagehub-{os.getuid()}") / digest / name
+def broker_socket(directory: Path) -> Path:
+    """In the directory, or where that is too long for this socket or one beside it, in a private directory named by its
+    hash."""
+    if len(os.fsencode(directory / _LONGEST_SOCKET)) > SOCKET_PATH_LIMIT_BYTES:
+        digest = hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]
+        directory = Path(f"/tmp/messagehub-{os.getuid()}") / digest
+    return directory / "broker.sock"
 
 
 def local_socket_of(endpoint: str) -> Path | None:

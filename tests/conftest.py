@@ -34,8 +34,8 @@ httpx._transports.default.create_ssl_context = functools.cache(httpx.create_ssl_
 
 LONGEST = ("tests/spark/", "tests/faults/", "tests/site/", "tests/console/", "tests/docs/")
 """Folders whose tests mostly wait. Beside them there are always some that keep the processors busy."""
-LONGEST_SHARE = 0.85
-"""How much of a run they are spread over: a long test that begins last keeps the others waiting."""
+LONGEST_SHARE = 0.55
+"""How much of the list of files they are spread over: a long test that begins last keeps the others waiting."""
 TOGETHER = ("tests/spark/", "tests/console/")
 """Folders whose tests share one process."""
 COLLECT_SECONDS = 0.2

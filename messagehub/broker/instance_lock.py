@@ -17,7 +17,7 @@ from messagehub.security.private_files import (
     private_directory,
 )
 from messagehub.setting_checks import is_loopback
-from messagehub.settings import Settings, socket_path
+from messagehub.settings import Settings, broker_socket
 from messagehub.shm.channel_directory.location import say_location
 from messagehub.shm.channel_directory.ownership import is_member
 from messagehub.shm.locks import OWNER, Descriptor, exclusive, try_lock
@@ -153,7 +153,7 @@ def _check_sharing(settings: Settings) -> None:
         raise ConfigurationError("keys (--curve) are for TCP: say where with --endpoint tcp://HOST:PORT")
     if settings.group and is_tcp and not settings.curve:
         raise ConfigurationError("a hub of a group takes ipc:// endpoints, or TCP with keys (--curve)")
-    if settings.group and socket_path(settings.dir, "broker.sock").parent != settings.dir:
+    if settings.group and broker_socket(settings.dir).parent != settings.dir:
         raise ConfigurationError(f"{settings.dir} is too long for the sockets of a group: choose a shorter --dir")
 
 

@@ -82,19 +82,20 @@ def nothing_to_read(options: Options, advice: str) -> HubError:
     directory = options.directory()
     with MessageHub(options.settings()) as hub:
         found = hub.discover(options.channel)
-        is_in_site = hub.site is not None
-    for block in found.blocks if found is not None and not is_in_site else ():
+        site = hub.site
+    for block in found.blocks if found is not None and site is None else ():
         if block.host not in (None, host()):
             return BlockOnOtherHost(block.shm_name, str(block.host), host())
-    if os.path.isdir(directory.channel_path(options.channel)) or (is_in_site and found is not None):
+    if os.path.isdir(directory.channel_path(options.channel)) or (site is not None and found is not None):
         return ChannelNotReady(
             f"channel {options.channel!r} has no table to read yet: {advice}", channel=options.channel
         )
     known = directory.channels()
     near = difflib.get_close_matches(options.channel, known, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else f" ({len(known)} others are)"
+    place = f"in site {site!r}, nor in domain" if site is not None else "in domain"
     return ChannelNotFound(
-        f"channel {options.channel!r} is not known in domain {directory.domain!r} on this host{hint}",
+        f"channel {options.channel!r} is not known {place} {directory.domain!r} on this host{hint}",
         channel=options.channel,
     )
 

@@ -1,6 +1,7 @@
 """Settings that cannot be used are refused before anything starts, with the file and the key."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from messagehub import MessageHub
 from messagehub.errors import ConfigurationError
 from messagehub.settings import Settings
 from tests.cli.program import Program
-from tests.integration.harness import refused
+from tests.integration.harness import Served, refused
 
 BAD = [
     'http_anonymous = "nope"',
@@ -212,3 +213,13 @@ def test_a_line_that_is_no_toml_and_of_the_clients_is_an_error_for_them_too(tmp_
     (tmp_path / "messagehub.toml").write_text(f"{line}\n")
     with pytest.raises(ConfigurationError, match=r"is not TOML: .* line 1"):
         MessageHub(dir=tmp_path)
+
+
+@pytest.mark.parametrize("length", [88, 89, 90, 95, 96, 120])
+def test_a_hub_starts_in_a_directory_of_any_length(length: int) -> None:
+    """Linux takes 107 bytes for a socket's path: around 89 the broker's own fits, and the one for events does not."""
+    with tempfile.TemporaryDirectory(prefix="mh-") as parent:
+        directory = Path(parent) / ("d" * (length - len(parent) - 1))
+        with Served(directory), MessageHub(dir=directory) as hub:
+            hub.connect(required=True)
+            assert hub.is_connected

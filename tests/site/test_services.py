@@ -229,7 +229,7 @@ def test_a_refused_registration_changes_nothing_on_any_host(
         known(clients, "service:first", "beta")
         before = [client.ask(commands.ListServices(prefix="")).revision for client in clients.values()]
         for client in clients.values():
-            with pytest.raises(DuplicateRegistration, match="service:first is served by .*host beta.*`pool:NAME`"):
+            with pytest.raises(DuplicateRegistration, match=r"service:first is served by .*host beta.*`pool:NAME`"):
                 client.serve("service:first", lambda message, context: None)
         assert [client.ask(commands.ListServices(prefix="")).revision for client in clients.values()] == before
 

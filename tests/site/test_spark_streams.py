@@ -13,11 +13,19 @@ from messagehub.spark.channels import available_schema
 from messagehub.spark.options import Options
 from messagehub.spark.schema_mapping import struct_of
 from messagehub.spark.stream_reader import RingStreamReader
+from registry.errors import ChannelNotFound
 ALL = ReadAllAvailable()
-def query(channel, known=None, **given):
+def query(channel, known=None, seconds=20.0, **given):
+    "Return a reader; hubs hear of each other's channels a moment later."
     where = {"dir": str(hub.settings.dir), "domain": hub.settings.domain}
     options = Options.parse({"channel": channel} | where | given)
-    return RingStreamReader(options, struct_of(known or available_schema(options)))
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return RingStreamReader(options, struct_of(known or available_schema(options)))
+        except ChannelNotFound:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 def values(reader, start, end):
     found = []
     for one in reader.partitions(start, end):
