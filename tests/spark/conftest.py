@@ -16,7 +16,7 @@ from messagehub.shm.tables.tables import TableStore
 from tests.integration.harness import Served
 from tests.spark.sessions import close, new_session
 
-PRIORITY = -5
+PRIORITY = -10
 
 
 @pytest.fixture(scope="session", autouse=True)
