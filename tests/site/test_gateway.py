@@ -19,7 +19,7 @@ from messagehub.settings import Settings
 from tests import preloaded
 from tests.access.test_http_rights import certificate
 from tests.etcd_server import EtcdMember
-from tests.integration.harness import children, eventually
+from tests.integration.harness import PATIENCE_SECONDS, children, eventually
 from tests.site.hosts import Site, SiteHub, gateway_of, gateway_pid, on
 
 TABLE = pa.table({"x": [1, 2, 3], "name": ["a", "b", None]})
@@ -276,12 +276,17 @@ def test_doctor_names_a_host_that_is_lost_and_a_certificate_for_another_name(
         for name, address in (("right", "localhost:0"), ("misnamed", "127.0.0.1:0")):
             site.add(name, *secure, "--gateway", address)
         looking = site.add("looking", "--no-http")
-        known = {name: gateway_of(looking, name) for name in ("right", "misnamed")}
-        said = (
-            f"the gateway of host right answers at {known['right']}",
-            f"the gateway of host misnamed at {known['misnamed']} has a wrong certificate: ",
-        )
-        eventually(lambda: all(each in told for told in [command(looking, "doctor")] for each in said))
+
+        def are_named() -> bool:
+            known = {name: gateway_of(looking, name) for name in ("right", "misnamed")}  # a new one has another port
+            told = command(looking, "doctor")
+            print(told)
+            return (
+                f"the gateway of host right answers at {known['right']}" in told
+                and f"the gateway of host misnamed at {known['misnamed']} has a wrong certificate: " in told
+            )
+
+        eventually(are_named, timeout=2 * PATIENCE_SECONDS)
         site["misnamed"].kill()
         eventually(lambda: "host misnamed is lost" in command(looking, "doctor"))
     finally:
