@@ -38,6 +38,7 @@ def test_bytes_arrays_and_batches_come_as_they_were_written(hosts: Site) -> None
                 batches.write(pa.record_batch([[number], [str(number)]], schema=schema))
             encoded.write(pa.record_batch([pa.array(["a", "b", "a"]).dictionary_encode().cast(words[0].type)], words))
         """)
+        producing(here, "s.bytes", "alpha")
         with here.consumer("s.bytes", start="oldest") as consumer:
             assert [bytes(value) for value in values(consumer, 20)] == [bytes([n]) * (n * 5000) for n in range(20)]
             assert consumer.source == "broker"
