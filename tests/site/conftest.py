@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.etcd_server import EtcdMember, etcd
-from tests.site.hosts import Site, gateway_of
+from tests.site.hosts import LONG_LEASE_SECONDS, Site, gateway_of
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +17,7 @@ def member() -> Iterator[EtcdMember]:
 @pytest.fixture(scope="module")
 def hosts(member: EtcdMember, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Hosts alpha and beta, each with a gateway that the other one knows."""
-    started = Site(tmp_path_factory.mktemp("gateways"), member.url)
+    started = Site(tmp_path_factory.mktemp("gateways"), member.url, host_lease_seconds=LONG_LEASE_SECONDS)
     try:
         for name in ("alpha", "beta"):
             started.add(name, "--http", "127.0.0.1:0")

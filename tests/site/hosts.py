@@ -20,6 +20,9 @@ from tests.faults.chaos.storm import command_line, descendants
 from tests.integration.harness import PATIENCE_SECONDS, Message, Peer, end_at_once, eventually
 
 HOST_LEASE_SECONDS = 3
+"""Short, for tests that wait until a host is lost."""
+LONG_LEASE_SECONDS = 20
+"""For hosts that are not to be lost: a hub of a loaded machine may be late by some seconds."""
 
 
 class SiteHub:
@@ -134,6 +137,15 @@ class Site:
             self.add(name)
             if len(self.hubs) == 1:
                 eventually(self.hubs[name].is_leader)
+        eventually(self._is_known_everywhere)
+
+    def _is_known_everywhere(self) -> bool:
+        """Whether every hub has heard of all hosts, and of the one that leads: a hub may refuse commands until then."""
+        listed = [hub.hosts()["hosts"] for hub in self.hubs.values()]
+        return all(
+            {each["host"] for each in hosts} == self.hubs.keys() and any(each["is_leader"] for each in hosts)
+            for hosts in listed
+        )
 
     def add(self, name: str, *arguments: str, **settings: Any) -> SiteHub:
         given = {"makes_site": not self.hubs} | self._settings | settings
@@ -170,7 +182,8 @@ def on(hub: SiteHub) -> Iterator[MessageHub]:
 
 def bind(hub: SiteHub) -> None:
     """Have something registered in a site, which binds the directory of a hub to it."""
-    assert hub.ask({"type": "CHANNEL_CREATE", "channel": "of_the_site"})["type"] == "CHANNEL_CREATE_ACK"
+    created = {"type": "CHANNEL_CREATE", "channel": "of_the_site"}
+    eventually(lambda: hub.ask(created)["type"] == "CHANNEL_CREATE_ACK")  # once a hub leads
     eventually(lambda: json.loads((hub.dir / "site.json").read_text())["site_id"])
 
 
@@ -267,5 +280,15 @@ def producing(hub: MessageHub, channel: str, *names: str) -> None:
     def hosts() -> set[str | None]:
         found = hub.discover(channel)
         return {producer.host for producer in found.producers} if found is not None else set()
+
+    eventually(lambda: hosts() == set(names))
+
+
+def await_producers(hub: SiteHub, channel: str, *names: str) -> None:
+    """As `producing`, for clients that have yet to ask their hub."""
+
+    def hosts() -> set[str | None]:
+        found = hub.ask({"type": "DISCOVERY_REQUEST", "channel": channel})
+        return {producer["host"] for producer in found.get("producers", ())}
 
     eventually(lambda: hosts() == set(names))

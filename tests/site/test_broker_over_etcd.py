@@ -59,7 +59,7 @@ def test_a_full_etcd_leaves_a_hub_that_serves_reads_until_there_is_room(member: 
 def test_an_etcd_that_does_not_answer_leaves_reads_and_ends_no_broker(tmp_path: Path) -> None:
     with (
         etcd() as (member,),
-        leading_store(member.url, tmp_path / "a.db", request_seconds=0.5) as store,
+        leading_store(member.url, tmp_path / "a.db", request_seconds=2.0) as store,
         embedded_broker(store) as endpoint,
     ):
         peer = Peer(endpoint)

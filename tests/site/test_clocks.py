@@ -15,14 +15,14 @@ from messagehub.security.gateway_tokens import CLOCKS_APART_SECONDS, TOKEN_SECON
 from tests.etcd_server import EtcdMember
 from tests.integration.harness import eventually
 from tests.site.clocks import HOUR, shifted
-from tests.site.hosts import Site, gateway_of, on, process_on, producing
+from tests.site.hosts import LONG_LEASE_SECONDS, Site, gateway_of, on, process_on, producing
 
 
 @pytest.fixture(params=[-HOUR, pytest.param(HOUR, marks=pytest.mark.slow)], ids=["behind", "ahead"])
 def hosts(request: pytest.FixtureRequest, member: EtcdMember, tmp_path: Path) -> Iterator[Site]:
     """Alpha leads, by the clock of this machine; the clock of beta is an hour ahead or behind."""
-    terms = {"heartbeat_seconds": 0.2, "stall_seconds": 1.0, "lease_seconds": 2.0}
-    started = Site(tmp_path, member.url, **terms)
+    terms = {"heartbeat_seconds": 0.4, "stall_seconds": 4.0, "lease_seconds": 5.0}
+    started = Site(tmp_path, member.url, host_lease_seconds=LONG_LEASE_SECONDS, **terms)
     try:
         started.add("alpha", "--no-http", "--gateway", "127.0.0.1:0")
         eventually(started["alpha"].is_leader)
@@ -64,7 +64,7 @@ def test_an_hour_between_the_clocks_of_hosts_changes_nothing(hosts: Site) -> Non
             assert bytes(consumer.read(timeout=30.0)) == b"2"
             beats = alpha.ask({"type": "STATS_REQUEST"})["requests"]["HEARTBEAT"]["count"]
             eventually(
-                lambda: alpha.ask({"type": "STATS_REQUEST"})["requests"]["HEARTBEAT"]["count"] > beats + 12
+                lambda: alpha.ask({"type": "STATS_REQUEST"})["requests"]["HEARTBEAT"]["count"] > beats + 15
             )  # longer than a lease: nobody is stalled, ended or taken for lost
             assert alpha.ask({"type": "DISCOVERY_REQUEST", "channel": "of.beta"})["status"] == "active"
             assert [each["health"] for each in alpha.hosts()["hosts"]] == ["healthy"] * 2

@@ -27,7 +27,7 @@ from messagehub.store.sqlite import SQLiteStore
 from registry import commands
 from registry.registry import Registry
 from tests.etcd_server import EtcdMember, enable_authentication, etcd, free, free_ports, key_values, put, remove
-from tests.integration.harness import eventually
+from tests.integration.harness import PATIENCE_SECONDS, eventually
 from tests.site.stores import created, leading_store, write
 
 
@@ -99,9 +99,8 @@ def test_one_of_many_hubs_becomes_the_leader(member: EtcdMember) -> None:
 
 def test_a_change_whose_answer_was_lost_is_stored_once_or_not_at_all(tmp_path: Path) -> None:
     site = uuid.uuid4().hex
-    with etcd() as (member,), leading_store(member.url, tmp_path / "a.db", site, request_seconds=0.3) as store:
-        registry = Registry()
-        write(store, registry, channel("before"))
+    with etcd() as (member,), leading_store(member.url, tmp_path / "a.db", site, request_seconds=1.0) as store:
+        registry = created(store, Registry(), "before")
         member.pause()
         with pytest.raises(EtcdUnavailable):
             write(store, registry, channel("unsure"))
@@ -260,8 +259,7 @@ def test_without_a_quorum_a_write_fails_in_time_and_works_again_afterwards(tmp_p
     with etcd(3) as members:
         urls = ",".join(member.url for member in members)
         with leading_store(urls, tmp_path / "a.db", request_seconds=1.0) as store:
-            registry = Registry()
-            write(store, registry, channel("before"))
+            registry = created(store, Registry(), "before")
             for member in members[:2]:
                 member.kill()
             with pytest.raises(EtcdUnavailable, match="quorum"):
@@ -273,8 +271,8 @@ def test_without_a_quorum_a_write_fails_in_time_and_works_again_afterwards(tmp_p
 
 
 def opened(url: str, tmp_path: Path, site: str = "s", **more: Any) -> EtcdStore:
-    site_id = more.pop("site_id", "")
-    client = EtcdClient(EtcdAccess(endpoints=(url,), **more), request_seconds=1.0)
+    site_id, request_seconds = more.pop("site_id", ""), more.pop("request_seconds", PATIENCE_SECONDS)
+    client = EtcdClient(EtcdAccess(endpoints=(url,), **more), request_seconds=request_seconds)
     try:
         leader = LeaderKey(client, site, ttl_seconds=60)
         local = SQLiteStore(tmp_path / f"{uuid.uuid4().hex}.db")
@@ -289,7 +287,7 @@ def opened(url: str, tmp_path: Path, site: str = "s", **more: Any) -> EtcdStore:
 def test_a_wrong_address_is_named(tmp_path: Path) -> None:
     dead = f"http://127.0.0.1:{free_ports(1)[0]}"
     with pytest.raises(EtcdUnavailable, match=dead):
-        opened(dead, tmp_path)
+        opened(dead, tmp_path, request_seconds=1.0)
 
 
 @pytest.mark.parametrize(
@@ -387,7 +385,7 @@ def test_user_and_password_over_tls(tmp_path: Path) -> None:
         with pytest.raises(EtcdRefused, match="grant-permission"):
             opened(member.url, tmp_path, "elsewhere", **secure, **user)
         with pytest.raises(EtcdUnavailable, match=r"(?i)certificate|handshake|tls|ssl"):
-            opened(member.url, tmp_path, **user)
+            opened(member.url, tmp_path, request_seconds=1.0, **user)
         with leading_store(member.url, tmp_path / "a.db", "s", **secure, **user) as store:
             registry = Registry()
             write(store, registry, channel("a"))

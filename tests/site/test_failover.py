@@ -67,7 +67,7 @@ def leader(members: list[EtcdMember], site: str, started: list[Hub], *, after: H
     seen = {hub.directory: len(hub.acknowledged()) for hub in started}
 
     def found() -> Hub | None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, StopIteration):  # no member of etcd answers, or none has a leader now
             asked = key_values(next(m for m in members if m.is_healthy()), f"/messagehub/{site}/leader")
             name = asked.get(f"/messagehub/{site}/leader", b"").decode()
             leading = next((hub for hub in started if str(hub.directory) == name and hub is not after), None)

@@ -53,6 +53,7 @@ def test_a_gateway_that_is_stopped_is_an_error_that_names_both_hosts_and_is_over
     with process_on(hosts["alpha"]) as there, on(hosts["beta"]) as here:
         there.do('p = hub.producer("f.stopped", capacity=256)\np.write(b"0")')
         there.do('hub.publish_table("f.stopped.table", pa.table({"x": [1]}))')
+        eventually(lambda: here.discover("f.stopped.table"))
         pid = gateway_pid(hosts["alpha"])
         with here.consumer("f.stopped", start="oldest") as consumer:
             assert consumer.read(timeout=PATIENCE_SECONDS) == b"0"

@@ -38,6 +38,7 @@ def test_bytes_arrays_and_batches_come_as_they_were_written(hosts: Site) -> None
                 batches.write(pa.record_batch([[number], [str(number)]], schema=schema))
             encoded.write(pa.record_batch([pa.array(["a", "b", "a"]).dictionary_encode().cast(words[0].type)], words))
         """)
+        producing(here, "s.bytes", "alpha")
         with here.consumer("s.bytes", start="oldest") as consumer:
             assert [bytes(value) for value in values(consumer, 20)] == [bytes([n]) * (n * 5000) for n in range(20)]
             assert consumer.source == "broker"
@@ -93,6 +94,7 @@ def test_threads_that_share_a_reader_elsewhere_get_each_item_once(hosts: Site) -
             p = hub.producer("s.threads", capacity=512, page_size=64)
             for n in range(400): p.write(b"%d" % n)
         """)
+        producing(here, "s.threads", "alpha")
         with here.consumer("s.threads", start="oldest") as consumer:
             there.do("p.close()")
             found: list[list[Any]] = [[] for _ in range(4)]
@@ -156,6 +158,7 @@ def test_a_producer_that_comes_later_is_read_from_its_first_item(hosts: Site) ->
 def test_the_end_of_a_stream_ends_its_readers(hosts: Site) -> None:
     with process_on(hosts["alpha"]) as there, on(hosts["beta"]) as here:
         there.do('p = hub.producer("s.end", capacity=64)')
+        producing(here, "s.end", "alpha")
         with here.consumer("s.end", start="oldest") as consumer:
             there.do("for n in range(10): p.write(b'%d' % n)\np.close()")
             assert list(consumer) == [b"%d" % n for n in range(10)]
@@ -192,6 +195,7 @@ def test_a_blocking_producer_waits_for_a_reader_elsewhere(hosts: Site) -> None:
     """What is on its way is bounded, so a producer of more than that stands still until somebody reads."""
     with process_on(hosts["alpha"]) as there, on(hosts["beta"]) as here:
         there.do('p = hub.producer("s.blocks", capacity=4, page_size=1 << 20, when_full="block")')
+        producing(here, "s.blocks", "alpha")
         with here.consumer("s.blocks", start="oldest") as consumer:
             there.do("""
                 import threading
@@ -254,6 +258,7 @@ def test_a_producer_that_is_killed_leaves_what_it_wrote(hosts: Site) -> None:
             there.kill()
             assert values(consumer, 4) == [b"1", b"2", b"3", b"4"]
             assert consumer.read(timeout=0.2) is None
+            producing(here, "s.dead")  # or else the next one is refused: nobody has seen yet that this one is dead
             with process_on(hosts["alpha"]) as next_one:
                 next_one.do('p = hub.producer("s.dead", capacity=64)\np.write(b"next")')
                 assert values(consumer, 1) == [b"next"]

@@ -37,7 +37,7 @@ class Copy:
 
     def __init__(self, urls: str, site: str) -> None:
         self.loads = 0
-        self._client = EtcdClient(EtcdAccess(endpoints=tuple(urls.split(","))), request_seconds=1.0)
+        self._client = EtcdClient(EtcdAccess(endpoints=tuple(urls.split(","))), request_seconds=3.0)
         leader = LeaderKey(self._client, site, ttl_seconds=60)
         self._store = EtcdStore(self._client, site, leader, MemoryStore())
         self._site = site

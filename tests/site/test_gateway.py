@@ -43,7 +43,7 @@ def test_every_hub_knows_the_gateway_of_every_host(hosts: Site) -> None:
         known = {name: gateway_of(hub, name) for name in hosts.hubs}
         assert all(location.startswith("grpc://127.0.0.1:") for location in known.values())
         assert len(set(known.values())) == 2
-        listed = httpx.get(f"{hub.http}/api/v1/hosts").json()["hosts"]
+        listed = httpx.get(f"{hub.http}/api/v1/hosts", timeout=PATIENCE_SECONDS).json()["hosts"]
         assert {each["host"]: each["gateway"] for each in listed} == known
 
 
@@ -55,7 +55,7 @@ def test_commands_show_the_gateways(hosts: Site) -> None:
     told = command(beta, "doctor")
     for name, location in known.items():
         assert f"the gateway of host {name} answers at {location}" in told
-    assert "messagehub_gateway_restarts_total" in httpx.get(f"{beta.http}/metrics").text
+    assert "messagehub_gateway_restarts_total" in httpx.get(f"{beta.http}/metrics", timeout=PATIENCE_SECONDS).text
 
 
 def test_a_plain_flight_client_lists_and_reads_tables_and_rings(hosts: Site) -> None:

@@ -15,7 +15,7 @@ from messagehub import Gap, MessageHub
 from tests.etcd_server import EtcdMember
 from tests.integration.harness import PATIENCE_SECONDS, eventually
 from tests.levels import KILLING_SECONDS
-from tests.site.hosts import Elsewhere, Site, gateway_of, gateway_pid, on, process_on, producing
+from tests.site.hosts import Elsewhere, Site, await_producers, gateway_of, gateway_pid, on, process_on, producing
 
 ITEMS = 40
 PRODUCER = 'p = hub.producer("%s", capacity=64, when_full="block")'
@@ -67,6 +67,7 @@ def crew(request: pytest.FixtureRequest, tmp_path: Path) -> Crew:
 def test_members_on_two_hosts_share_a_ring_and_each_item_goes_to_one(hosts: Site, crew: Crew) -> None:
     with process_on(hosts["alpha"]) as there, process_on(hosts["beta"]) as near:
         there.do(PRODUCER % crew.channel)
+        await_producers(hosts["beta"], crew.channel, "alpha")
         crew.join(there)
         crew.join(near)
         there.do(WRITE % (0, ITEMS))
@@ -78,6 +79,7 @@ def test_members_on_two_hosts_share_a_ring_and_each_item_goes_to_one(hosts: Site
 def test_a_stream_ends_for_members_on_two_hosts_when_the_group_is_done(hosts: Site, crew: Crew) -> None:
     with process_on(hosts["alpha"]) as there, process_on(hosts["beta"]) as near:
         there.do(PRODUCER % crew.channel)
+        await_producers(hosts["beta"], crew.channel, "alpha")
         crew.join(there)
         crew.join(near)
         there.do(WRITE % (0, ITEMS) + "\np.close()")
@@ -91,6 +93,7 @@ def test_what_a_member_on_another_host_had_not_done_when_it_was_killed_goes_to_o
 ) -> None:
     with process_on(hosts["alpha"]) as there, process_on(hosts["beta"]) as near:
         there.do(PRODUCER % crew.channel)
+        await_producers(hosts["beta"], crew.channel, "alpha")
         crew.join(there)
         crew.join(near, stop_at=5)
         there.do(WRITE % (0, ITEMS))
@@ -142,10 +145,12 @@ def test_rings_on_two_hosts_are_shared_by_members_on_both(hosts: Site, crew: Cre
 
 FILL = """
 from messagehub.shm.errors import RingFull
+while written < room:
+    p.write(b"%d" % written, timeout=30)  # what the group has done is told a moment later
+    written += 1
 try:
-    while True:
-        p.write(b"%d" % written, timeout=0.3)
-        written += 1
+    p.write(b"%d" % written, timeout=0.3)
+    raise AssertionError("nobody held it back")
 except RingFull as error:
     assert "group 'crew'" in str(error), error
 """
@@ -156,10 +161,10 @@ def test_a_producer_waits_for_a_group_elsewhere_also_while_nobody_is_in_it(hosts
         there.do('p = hub.producer("g.waits", capacity=4, when_full="block")\nwritten = 0')
         producing(here, "g.waits", "alpha")
         with here.consumer("g.waits", group="crew", start="oldest") as member:
-            there.do(FILL + "assert written == 4, written")
+            there.do("room = 4" + FILL)
             assert [member.read(timeout=PATIENCE_SECONDS) for _ in range(3)] == [b"0", b"1", b"2"]
-            there.do(FILL + "assert written == 6, written")  # the third is not done until the next one is asked for
-        there.do(FILL + "assert written == 7, written")  # but who leaves has done it
+            there.do("room = 6" + FILL)  # the third is not done until the next one is asked for
+        there.do("room = 7" + FILL)  # but who leaves has done it
         with here.consumer("g.waits", group="crew", start="oldest") as member:
             assert [member.read(timeout=PATIENCE_SECONDS) for _ in range(4)] == [b"3", b"4", b"5", b"6"]
 
@@ -167,6 +172,7 @@ def test_a_producer_waits_for_a_group_elsewhere_also_while_nobody_is_in_it(hosts
 def test_who_has_read_its_share_takes_over_from_one_elsewhere_that_dies_after_the_end(hosts: Site, crew: Crew) -> None:
     with process_on(hosts["alpha"]) as there, process_on(hosts["beta"]) as near, process_on(hosts["beta"]) as other:
         there.do(PRODUCER % crew.channel)
+        await_producers(hosts["beta"], crew.channel, "alpha")
         crew.join(near)
         crew.join(other, stop_at=0)
         there.do(WRITE % (0, ITEMS) + "\np.close()")
@@ -195,6 +201,7 @@ def test_a_member_that_comes_after_the_producer_has_ended_reads_what_its_group_h
 def test_a_gateway_that_is_killed_costs_a_group_no_item(hosts: Site, crew: Crew) -> None:
     with process_on(hosts["alpha"]) as there, process_on(hosts["beta"]) as near:
         there.do(PRODUCER % crew.channel)
+        await_producers(hosts["beta"], crew.channel, "alpha")
         crew.join(there)
         crew.join(near)
         there.do(WRITE % (0, ITEMS))
@@ -260,6 +267,7 @@ def test_what_members_of_a_lost_host_had_not_done_goes_to_the_others(
         gateway_of(site["goes"], "stays")
         with process_on(site["stays"]) as here, process_on(site["goes"]) as there:
             here.do(PRODUCER % crew.channel)
+            await_producers(site["goes"], crew.channel, "stays")
             crew.join(here)
             crew.join(there, stop_at=5)
             here.do(WRITE % (0, ITEMS))
@@ -297,6 +305,7 @@ def test_members_and_gateways_that_are_killed_at_random_lose_nothing(hosts: Site
         producers = {name: stack.enter_context(process_on(hosts[name])) for name in ("alpha", "beta")}
         for name, process in producers.items():
             process.do(make % (crew.channel, name))
+        await_producers(hosts["alpha"], crew.channel, *producers)
         members = [stack.enter_context(process_on(hosts["alpha"]))]
         crew.join(members[0])
         for place, process in enumerate(producers.values()):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.etcd_server import EtcdMember, etcd
 from tests.integration.harness import Message, eventually, producer
-from tests.site.hosts import Site, SiteHub, bind, process_on, run_on, site
+from tests.site.hosts import Site, SiteHub, await_known, bind, process_on, run_on, site
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +36,9 @@ def over_http(hub: SiteHub, path: str) -> Any:
 def test_a_host_whose_hub_stops_has_left_at_once_and_its_members_stay_until_its_lease_ends(
     member: EtcdMember, tmp_path: Path
 ) -> None:
-    with site(tmp_path, member.url, "alpha", host_lease_seconds=20) as hosts:
+    with site(tmp_path, member.url, "alpha", host_lease_seconds=60) as hosts:
         alpha, beta = hosts["alpha"], hosts.add("beta")
+        await_known(alpha, "beta")
         assert beta.ask(producer("stays", host="beta", lease_seconds=600))["type"] == "PRODUCER_REGISTER_ACK"
         eventually(lambda: seen(alpha, "beta")["revision"])
         assert beta.stop() == 0

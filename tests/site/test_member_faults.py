@@ -270,8 +270,8 @@ def _ended(heard: Listener) -> Message | None:
 def test_the_members_of_a_lost_host_end_with_its_lease(member: EtcdMember, tmp_path: Path) -> None:
     with site(tmp_path, member.url, "alpha", "beta") as hosts:
         beta = hosts["beta"]
-        beta.ask(producer("of_beta", host="beta"))
-        beta.ask(producer("of_nobody_known", host="a_container"))
+        for mine in (producer("of_beta", host="beta"), producer("of_nobody_known", host="a_container")):
+            assert beta.ask(mine)["type"] == "PRODUCER_REGISTER_ACK"
         with Listener(hosts["alpha"].endpoint, b"channel/of_beta/") as heard:
             beta.kill()
             assert eventually(lambda: _ended(heard))["reason"] == "host_lost"
@@ -285,14 +285,15 @@ def test_the_members_of_a_lost_host_end_with_its_lease(member: EtcdMember, tmp_p
 
 @pytest.mark.slow
 def test_members_stay_while_the_hub_of_their_host_is_replaced(member: EtcdMember, tmp_path: Path) -> None:
-    with site(tmp_path, member.url, "alpha", "beta") as hosts:
+    terms = {"stall_seconds": 60.0, "lease_seconds": 120.0}  # it says nothing of itself
+    with site(tmp_path, member.url, "alpha", "beta", host_lease_seconds=8, **terms) as hosts:
         beta = hosts["beta"]
-        beta.ask(producer("stays", host="beta"))
+        assert beta.ask(producer("stays", host="beta"))["type"] == "PRODUCER_REGISTER_ACK"
         for end in (beta.kill, beta.stop):
             end()
             beta.start()
             assert beta.ask({"type": "DISCOVERY_REQUEST", "channel": "stays"})["status"] == "active"
-        time_out = time.monotonic() + 4  # longer than the lease of a host
+        time_out = time.monotonic() + 9  # longer than the lease of a host
         eventually(lambda: time.monotonic() > time_out)
         assert beta.ask({"type": "DISCOVERY_REQUEST", "channel": "stays"})["status"] == "active"
 

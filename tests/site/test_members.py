@@ -11,14 +11,16 @@ from messagehub.cli import app
 from messagehub.shm.errors import BlockOnOtherHost
 from tests.etcd_server import EtcdMember
 from tests.integration.harness import Listener, Message, Peer, eventually, producer
-from tests.site.hosts import Site, site
+from tests.site.hosts import LONG_LEASE_SECONDS, Site, site
 
 SCHEMA: Message = {"type": "SCHEMA_REGISTER", "subject": "s", "schema": {"type": "object"}}
 
 
 @pytest.fixture(scope="module")
 def hosts(member: EtcdMember, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with site(tmp_path_factory.mktemp("site"), member.url, "alpha", "beta") as started:
+    with site(
+        tmp_path_factory.mktemp("site"), member.url, "alpha", "beta", host_lease_seconds=LONG_LEASE_SECONDS
+    ) as started:
         yield started
 
 

@@ -8,7 +8,7 @@ from tests.admin import test_registry_api, test_registry_details, test_registry_
 from tests.admin.conftest import Web
 from tests.etcd_server import etcd
 from tests.integration.harness import eventually
-from tests.site.hosts import site
+from tests.site.hosts import await_known, site
 
 _LEFT_OUT = {"test_a_broker_that_does_not_answer_has_its_code"}
 """Uses a second hub, of its own, which it pauses."""
@@ -26,7 +26,8 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
     with etcd() as (member,), site(directory, member.url, "leader") as hosts:
         arguments = ("--site", hosts.name, "--etcd", member.url, "--site-endpoint", "tcp://127.0.0.1:0")
         running = Web(directory / "follower", *arguments, environment={"MESSAGEHUB_HOST": "follower"})
-        eventually(lambda: running.ask("GET", "/api/v1/hosts").json()["role"] == "follower")
+        await_known(hosts["leader"], "follower")
+        eventually(lambda: any(each["is_leader"] for each in running.ask("GET", "/api/v1/hosts").json()["hosts"]))
         yield running
         assert running.ask("GET", "/api/v1/hosts").json()["role"] == "follower"
         assert "messagehub_forwarded_commands_total" in running.ask("GET", "/metrics").text

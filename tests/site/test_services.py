@@ -46,7 +46,7 @@ from registry.records import Worker
 from tests.etcd_server import EtcdMember
 from tests.integration.harness import PATIENCE_SECONDS, checked_broker, eventually
 from tests.messaging.service_harness import Gate, metrics, worker_of
-from tests.site.hosts import Elsewhere, Site, SiteHub, on, process_on, site
+from tests.site.hosts import LONG_LEASE_SECONDS, Elsewhere, Site, SiteHub, on, process_on, site
 
 T = TypeVar("T")
 NAMES = ("alpha", "beta", "gamma")
@@ -79,7 +79,9 @@ def serve(address, **options):
 
 @pytest.fixture(scope="module")
 def hosts(member: EtcdMember, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with site(tmp_path_factory.mktemp("services"), member.url, *NAMES) as started:
+    with site(
+        tmp_path_factory.mktemp("services"), member.url, *NAMES, host_lease_seconds=LONG_LEASE_SECONDS
+    ) as started:
         yield started
 
 
@@ -315,7 +317,7 @@ def test_a_deadline_holds_across_hosts_and_a_late_reply_is_counted(clients: dict
         known(clients, "service:late", "beta")
         before = metrics(clients["alpha"])["late_replies"]
         with pytest.raises(RequestTimeout, match="on host 'beta', asked from host 'alpha', did not answer in time"):
-            clients["alpha"].request("service:late", 1, timeout=0.3)
+            clients["alpha"].request("service:late", 1, timeout=3.0)  # enough to reach the worker
         gate.opened.set()
         eventually(lambda: metrics(clients["alpha"])["late_replies"] == before + 1)
 
@@ -416,7 +418,7 @@ def test_a_pool_goes_on_without_the_worker_that_cannot_be_reached(
         began_at = time.monotonic()
         said = [clients["alpha"].request("pool:cut", "who", timeout=SECONDS)["host"] for _ in range(20)]
         assert said == ["gamma"] * 20
-        assert time.monotonic() - began_at < 2 * 2.0 + 1.0  # it was tried once: beacons bring it back soon
+        assert time.monotonic() - began_at < 15.0  # it was tried once or twice, 2 s each: beacons bring it back soon
 
 
 class Link:
@@ -576,7 +578,10 @@ def keyed(hub: SiteHub, key_file: str) -> Iterator[MessageHub]:
 
 
 def test_registrations_outlive_the_hub_that_leads(member: EtcdMember, tmp_path: Path) -> None:
-    with site(tmp_path, member.url, *NAMES) as started, serving_on(started["beta"]) as process:
+    with (
+        site(tmp_path, member.url, *NAMES, host_lease_seconds=LONG_LEASE_SECONDS) as started,
+        serving_on(started["beta"]) as process,
+    ):
         process.do("w = serve('service:lasting'); p = serve('pool:lasting')")
         with on(started["gamma"]) as caller:
             assert soon(lambda: caller.request("service:lasting", 1, timeout=SECONDS), ServiceNotFound) == 1

@@ -52,6 +52,7 @@ def test_a_gateway_that_starts_is_said_to_start_and_is_waited_for(
                 said = reader.ask({"type": "GATEWAY_REQUEST", "channel": "m.starting", "host": "slow"})
                 assert (said["code"], said["details"]["state"]) == ("GATEWAY_UNAVAILABLE", "starting")
                 there.do("p.close()")
+                producing(here, "m.starting")
                 with (
                     here.producer("m.starting", access="shared", producer_id="near", capacity=4) as near,
                     here.consumer("m.starting") as consumer,

@@ -21,15 +21,15 @@ from messagehub.settings import Settings
 from messagehub.topics.subscriptions import Subscription
 from registry.records import SiteHost
 from tests.etcd_server import EtcdMember
-from tests.integration.harness import PATIENCE_SECONDS, eventually
-from tests.site.hosts import Site, on, process_on, site
+from tests.integration.harness import PATIENCE_SECONDS, eventually, fixed_endpoint
+from tests.site.hosts import LONG_LEASE_SECONDS, Site, on, process_on, site
 
 NAMES = ("alpha", "beta", "gamma")
 
 
 @pytest.fixture(scope="module")
 def hosts(member: EtcdMember, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with site(tmp_path_factory.mktemp("topics"), member.url, *NAMES) as started:
+    with site(tmp_path_factory.mktemp("topics"), member.url, *NAMES, host_lease_seconds=LONG_LEASE_SECONDS) as started:
         yield started
 
 
@@ -171,8 +171,8 @@ def test_what_is_no_subscription_harms_no_hub(hosts: Site, clients: Clients) -> 
 def test_a_hub_whose_port_for_topics_is_taken_does_not_start_on_another_one(
     hosts: Site, member: EtcdMember, tmp_path: Path
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        below = f"tcp://127.0.0.1:{taken.getsockname()[1] - 2}"
+    below = fixed_endpoint()
+    with socket.create_server(("127.0.0.1", int(below.rpartition(":")[2]) + 2)):
         started = Site(tmp_path, member.url)
         with pytest.raises(AssertionError, match=r"two ports above --site-endpoint.*Address already in use"):
             started.add("epsilon", "--no-http", "--no-gateway", "--site-endpoint", below)
@@ -200,7 +200,10 @@ def test_only_hubs_of_the_site_hear_what_hubs_send_each_other(hosts: Site, clien
 
 
 def _topics_of(hosts: Site, name: str) -> str:
-    return next(str(each["topics"]) for each in hosts["beta"].hosts()["hosts"] if each["host"] == name)
+    def told() -> str:
+        return next(str(each["topics"]) for each in hosts["beta"].hosts()["hosts"] if each["host"] == name)
+
+    return eventually(told)
 
 
 def _listening(
