@@ -338,7 +338,7 @@ def test_what_a_process_left_unregistered_is_registered_by_the_next_that_connect
     os.environ["MESSAGEHUB_DOMAIN"] = f"{lonely.domain}-elsewhere"  # this broker finds nothing here by itself
     server = Served(tmp_path / "elsewhere", "--endpoint", endpoint)
     try:
-        with MessageHub(**there) as other:
+        with MessageHub(endpoint=endpoint, domain=lonely.domain) as other:
             for channel, generation in (("left", 1), ("newer", 2)):
                 eventually(lambda name=channel: (other.discover(name) or found_nothing).source == "broker")
                 table = found(other, channel).table
@@ -369,7 +369,7 @@ def test_notes_of_tables_that_somebody_holds_or_that_cannot_be_written_stop_nobo
     holder = lonely.process(HOLD, path=str(Path(lonely.directory.path).parent / "pending-tables"))
     holder.hear()
     try:
-        with MessageHub(**there) as other:
+        with MessageHub(endpoint=endpoint, domain=lonely.domain) as other:
             assert other.connect(timeout=30.0)
             assert other.discover("held").source == "files"
             holder.tell("over")
@@ -405,7 +405,7 @@ def test_whatever_the_notes_of_tables_say_what_is_left_is_registered(lonely: Pla
     os.environ["MESSAGEHUB_DOMAIN"] = f"{lonely.domain}-elsewhere"
     server = Served(tmp_path / "elsewhere", "--endpoint", endpoint)
     try:
-        with MessageHub(**there) as other:
+        with MessageHub(endpoint=endpoint, domain=lonely.domain) as other:
             assert other.connect(timeout=30.0)
             eventually(lambda: (other.discover("left") or found_nothing).source == "broker")
             eventually(lambda: pending(lonely.directory, endpoint) == [])
