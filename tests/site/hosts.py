@@ -213,8 +213,13 @@ def await_known(hub: SiteHub, name: str) -> None:
 
 
 def gateway_pid(hub: SiteHub) -> int:
-    found = [pid for pid in descendants(hub.process.pid) if "messagehub.cluster.gateway" in command_line(pid)]
-    return found[0] if found else 0
+    """The process of a hub's gateway, once there is one."""
+
+    def found() -> int | None:
+        pids = descendants(hub.process.pid)
+        return next((pid for pid in pids if "messagehub.cluster.gateway" in command_line(pid)), None)
+
+    return eventually(found)
 
 
 class Elsewhere:
