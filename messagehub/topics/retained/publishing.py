@@ -32,6 +32,8 @@ MAX_BATCH_BYTES = 512 * 1024
 MAX_RETAINED_BYTES = 700 * 1024
 RETRY_SECONDS = 0.02
 RETRY_HOME_SECONDS = 0.1
+LEAST_SECONDS = 0.2
+"""A host that is lost is not asked again within less: without an answer it would not be known what is stored."""
 
 
 class _Entry:
@@ -163,7 +165,7 @@ class RetainedPublisher:
         limit = self._connection.settings.request_timeout_seconds
         why: HubError | None = None
         is_lost = False
-        while (remaining := deadline - time.monotonic()) > 0:
+        while (remaining := deadline - time.monotonic()) > (LEAST_SECONDS if is_lost else 0.0):
             try:
                 reply = self._connection.ask(command, replies.MessagesRetained, timeout=min(remaining, limit))
                 self._late_because = None
