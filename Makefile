@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Most tests wait for processes, so three run on each core.
 WORKERS ?= $(shell n=$$(( 3 * $$(nproc) )); echo $$(( n < 8 ? n : 8 )))
-PYTEST := pytest -q --dist loadscope -n $(WORKERS)
+# A process of pytest-xdist that ends is a failure; one that took its place once kept a run from ending.
+PYTEST := pytest -q --dist loadscope -n $(WORKERS) --max-worker-restart 0
 # The interpreters of other versions that are there, for `make nightly`.
 MATRIX ?= $(wildcard /usr/bin/python3.1[2-9] /usr/local/bin/python3.1[2-9] $(HOME)/.pyenv/versions/3.1[2-9].*/bin/python3.1[2-9])
 

@@ -192,9 +192,7 @@ def _check_site(settings: Any) -> None:
     if bool(settings.site) != bool(settings.etcd):
         given, missing = ("site", "etcd") if settings.site else ("etcd", "site")
         advice = f"say --{missing} too, or set {missing} in messagehub.toml"
-        raise BadValue(
-            f"is set and {missing} is not: a hub is a member of a site whose registry is in etcd. {advice}", given
-        )
+        raise BadValue(f"is set and {missing} is not: {advice}. The registry of a site is in etcd", given)
     for name in _SITE_ONLY:
         if getattr(settings, name) and not settings.site:
             raise BadValue("is set, but this hub is a member of no site: name one with site and etcd", name, "site")

@@ -157,7 +157,7 @@ def _site_of(settings: Settings) -> str | None:
     try:
         present = read_site_file(settings)
     except ConfigurationError:
-        return "NAME"  # nobody can read it any more, so it is removed as the rest is
+        return None  # it says nothing, and is removed as the rest is
     return present.site if present is not None else None
 
 

@@ -39,8 +39,8 @@ def run(*arguments: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--site", "lab"], "say --etcd too"),
-        (["--etcd", "http://127.0.0.1:1"], "say --site too"),
+        (["--site", "lab"], "site = 'lab' is set and etcd is not: say --etcd too"),
+        (["--etcd", "http://127.0.0.1:1"], "is set and site is not: say --site too"),
         (["--etcd-user", "me"], "member of no site"),
         (["--site", "a b", "--etcd", "http://127.0.0.1:1"], "site = 'a b' is not"),
         (["--site", "lab", "--etcd", "http://127.0.0.1:1"], "needs an address for the other hubs"),
