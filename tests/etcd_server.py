@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import tempfile
@@ -17,15 +16,7 @@ from typing import Any
 
 from tests.debian import program_or_skip
 from tests.integration.harness import eventually
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses now, and that the kernel gives to nobody by itself for a while."""
-    with contextlib.ExitStack() as opened:
-        sockets = [opened.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+from tests.ports import own_ports
 
 
 class EtcdMember:
@@ -90,7 +81,7 @@ def etcd(members: int = 1, *options: str, tls: ssl.SSLContext | None = None) -> 
     scheme = "https" if tls else "http"
     with contextlib.ExitStack() as ending:
         base = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="messagehub-etcd-", dir=_fast_place())))
-        ports = free_ports(2 * members)
+        ports = own_ports(2 * members)
         peers = [f"http://127.0.0.1:{port}" for port in ports[members:]]
         cluster = ",".join(f"m{number}={peer}" for number, peer in enumerate(peers))
         started = []

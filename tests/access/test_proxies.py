@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from messagehub.settings import Settings
 from tests.access.test_http_rights import WebOfMany, certificate
 from tests.debian import program_or_skip
 from tests.integration.harness import ROOT, eventually
+from tests.ports import own_ports
 
 PAGE = ROOT / "docs" / "howto" / "reverse-proxy.md"
 
@@ -140,9 +140,7 @@ class Nginx:
 
     def __init__(self, program: str, place: Path, web: WebOfMany) -> None:
         self.cert, key = certificate(place)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        (port,) = own_ports(1)
         server = block("nginx")
         for said, meant in (
             ("listen 443 ssl", f"listen 127.0.0.1:{port} ssl"),

@@ -13,8 +13,9 @@ from messagehub.services.context import ServiceContext, ServiceMessage
 from messagehub.services.frames import ANSWER, REFUSED, REPLY, REQUEST, Greeting, call, greeting, key_id
 from registry.records import Worker
 from tests.access.shared import SharedHub
-from tests.integration.harness import eventually, fixed_endpoint
+from tests.integration.harness import eventually
 from tests.messaging.service_harness import SECONDS, connected, received, welcomed, worker_of
+from tests.ports import own_endpoint
 
 
 def echo(message: ServiceMessage, context: ServiceContext) -> Any:
@@ -78,7 +79,7 @@ def test_others_go_on_while_a_worker_changes_its_key(shared: SharedHub, monkeypa
 
 
 def test_a_right_that_was_taken_away_while_no_broker_ran_ends_too(tmp_path: Path, no_leaks: None) -> None:
-    shared, endpoint = SharedHub(tmp_path / "hub"), fixed_endpoint()
+    shared, endpoint = SharedHub(tmp_path / "hub"), own_endpoint()
     with contextlib.ExitStack() as stack:
         with shared.running(endpoint=endpoint):
             writer = stack.enter_context(shared.hub("writer"))

@@ -22,6 +22,7 @@ from tests.admin.conftest import Web
 from tests.debian import program_or_skip
 from tests.faults.chaos.storm import command_line, descendants
 from tests.integration.harness import ROOT, eventually
+from tests.ports import own_ports
 
 PAGE = ROOT / "docs" / "howto" / "monitoring.md"
 ITEM = b"one item"
@@ -73,9 +74,7 @@ class Prometheus:
         assert address in configuration
         assert str(token) in configuration
         (place / "prometheus.yml").write_text(f"global: {{scrape_interval: 200ms}}\n{configuration}")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        (port,) = own_ports(1)
         self.url = f"http://127.0.0.1:{port}"
         self._log = (place / "prometheus.log").open("w")
         arguments = [f"--config.file={place}/prometheus.yml", f"--storage.tsdb.path={place}/data"]

@@ -30,9 +30,10 @@ from benchmarks.harness import (
 from benchmarks.hub_processes import hub_row
 from benchmarks.picture import draw
 from benchmarks.placement import CORES, Placement
-from benchmarks.processes import ROOT, accepts, free_port, running, spawn
+from benchmarks.processes import ROOT, accepts, running, spawn
 from benchmarks.report import group_table, read_json, results, verdict, write_json
 from benchmarks.verdicts import Spread, Verdict, at_least, at_most, beside, spread
+from tests.ports import own_ports
 
 
 def rows_of(bench: Bench, run: object) -> list[Row]:
@@ -317,7 +318,7 @@ def test_echo_floor_answers_and_survives_a_misframed_peer() -> None:
 
 
 def test_server_ends_with_its_block_and_with_the_process_that_started_it() -> None:
-    port = free_port()
+    (port,) = own_ports(1)
     command = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port)]
     with running(command, is_ready=accepts(port)) as process:
         assert process.poll() is None

@@ -6,7 +6,7 @@ import time
 
 from messagehub.version import __version__
 from tests.cli.program import Program
-from tests.integration.harness import fixed_endpoint
+from tests.ports import own_endpoint
 
 
 def test_status_as_json_has_what_scripts_rely_on(hub: Program) -> None:
@@ -69,7 +69,7 @@ def test_a_stopped_broker_is_given_up_in_time(alone: Program) -> None:
 
 
 def test_a_tcp_broker_is_found_by_directory_and_by_endpoint(alone: Program) -> None:
-    endpoint = fixed_endpoint()
+    endpoint = own_endpoint()
     with alone.serve("--endpoint", endpoint) as broker:
         by_directory = alone.call_json("status")
         assert by_directory["endpoint"] == endpoint

@@ -1,8 +1,6 @@
 """One Chromium for the tests of a module, and one hub for all tests of the console."""
 
 import os
-import random
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -123,15 +121,3 @@ def owner(look: Callable[..., Looker], web: ConsoleHub) -> Looker:
     tab = look(web.url)
     tab.log_in(web.token)
     return tab
-
-
-def fixed_port() -> int:
-    """A port that a hub can come back to: below those that the kernel gives out."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        try:
-            with socket.socket() as tried:
-                tried.bind(("127.0.0.1", port))
-            return port
-        except OSError:
-            continue

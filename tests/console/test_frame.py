@@ -6,7 +6,8 @@ from pathlib import Path
 import httpx
 from playwright.sync_api import expect
 
-from tests.console.conftest import ConsoleHub, Looker, fixed_port
+from tests.console.conftest import ConsoleHub, Looker
+from tests.ports import own_ports
 
 Look = Callable[..., Looker]
 
@@ -105,7 +106,7 @@ def test_a_token_that_is_revoked_is_asked_for_again(look: Look, web: ConsoleHub)
 
 def test_the_hub_is_lost_and_regained_behind_a_prefix(look: Look, tmp_path: Path) -> None:
     """The page stays, says that the hub is away, and goes on by itself when it is back."""
-    directory, port = tmp_path / "lost", fixed_port()
+    directory, port = tmp_path / "lost", own_ports(1)[0]
     directory.mkdir(mode=0o700)
     (directory / "messagehub.toml").write_text('http_prefix = "/hub"\n')
     first = ConsoleHub(directory, "--http", f"127.0.0.1:{port}")

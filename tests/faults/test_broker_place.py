@@ -20,10 +20,10 @@ from tests.integration.harness import (
     Served,
     checked_broker,
     eventually,
-    fixed_endpoint,
     launch,
     refused,
 )
+from tests.ports import own_endpoint
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -44,7 +44,7 @@ def assert_goes_on(server: Served) -> None:
 def test_a_second_broker_on_the_same_directory_is_refused(served: Callable[..., Served]) -> None:
     first = served(**QUICK)
     assert_refused(first.dir, saying=f"another broker holds directory {first.dir}")
-    assert_refused(first.dir, "--endpoint", fixed_endpoint(), saying="another broker holds directory")
+    assert_refused(first.dir, "--endpoint", own_endpoint(), saying="another broker holds directory")
     assert_goes_on(first)
     first.kill()
     first.start()
@@ -52,7 +52,7 @@ def test_a_second_broker_on_the_same_directory_is_refused(served: Callable[..., 
 
 
 def test_a_second_broker_on_the_same_tcp_endpoint_is_refused(served: Callable[..., Served], tmp_path: Path) -> None:
-    endpoint = fixed_endpoint()
+    endpoint = own_endpoint()
     first = served("--endpoint", endpoint, **QUICK)
     assert first.endpoint == endpoint
     assert_refused(tmp_path / "other", "--endpoint", endpoint, saying=f"{endpoint} is in use")
@@ -210,7 +210,7 @@ def test_a_signal_at_any_moment_of_the_start_leaves_nothing_locked(tmp_path: Pat
 
 
 def test_a_client_of_the_directory_finds_a_broker_on_tcp(served: Callable[..., Served]) -> None:
-    server = served("--endpoint", fixed_endpoint(), **QUICK)
+    server = served("--endpoint", own_endpoint(), **QUICK)
     with MessageHub(dir=server.dir) as hub:
         assert hub.connect()
         server.kill()

@@ -32,9 +32,9 @@ from tests.integration.harness import (
     Peer,
     Served,
     eventually,
-    fixed_endpoint,
     hub_of,
 )
+from tests.ports import own_endpoint
 
 __all__ = ["small_disk"]
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -112,7 +112,7 @@ def test_a_sick_broker_harms_nobody(sickness: str, caplog: pytest.LogCaptureFixt
 
 
 def test_what_a_sick_broker_did_not_take_is_registered_when_it_is_well(served: Callable[..., Served]) -> None:
-    with SickBroker(after_hello(error("INTERNAL_ERROR")), fixed_endpoint()) as sick:
+    with SickBroker(after_hello(error("INTERNAL_ERROR")), own_endpoint()) as sick:
         hub = MessageHub(endpoint=sick.endpoint, request_timeout_seconds=1.0)
         registration = hub.register_producer("a", schema_hash="h")
         ring = hub.producer("b")
@@ -334,7 +334,7 @@ def test_registrations_without_a_broker_take_one_open_file_for_all(tmp_path: Pat
         before = len(os.listdir("/proc/self/fd"))
         held = [hub.register_producer(f"c{number}", schema_hash="h") for number in range(200)]
         assert all(each.source == "files" for each in held)
-        assert len(os.listdir("/proc/self/fd")) == before
+        eventually(lambda: len(os.listdir("/proc/self/fd")) <= before)  # a thread may open one for a moment
         assert len(hub.channels()) == 201
     assert MessageHub(dir=tmp_path).channels() == []
 

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -61,17 +60,6 @@ def eventually(condition: Callable[..., T | None], *arguments: Any, timeout: flo
             return value
         assert time.monotonic() < deadline, f"still {value!r} after {timeout} s"
         time.sleep(0.01)
-
-
-def fixed_endpoint() -> str:
-    """A TCP address that a broker can come back to: the kernel gives its port, and the next one for events, to nobody
-    else meanwhile, since both are below those that it gives out."""
-    while True:
-        port = random.randrange(20_000, 32_000, 2)
-        with contextlib.suppress(OSError), socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", port))
-            second.bind(("127.0.0.1", port + 1))
-            return f"tcp://127.0.0.1:{port}"
 
 
 def producer(channel: str, **fields: Any) -> Message:

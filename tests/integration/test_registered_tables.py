@@ -32,7 +32,8 @@ from registry import commands, events
 from registry.formats import arrow
 from registry.records import SchemaConfig
 from tests.integration.block_processes import Place, place_in
-from tests.integration.harness import ROOT, Served, clean_environment, eventually, fixed_endpoint
+from tests.integration.harness import ROOT, Served, clean_environment, eventually
+from tests.ports import own_endpoint
 
 PRICES = pa.table({"id": pa.array([1, 2], pa.int64()), "price": [1.5, 2.5]})
 NARROWED = pa.table({"id": pa.array([1], pa.int64()), "price": pa.array([1], pa.int32())})
@@ -327,7 +328,7 @@ def test_what_a_process_left_unregistered_is_registered_by_the_next_that_connect
     lonely: Place, tmp_path: Path
 ) -> None:
     """As Spark commits: in a process that ends, perhaps before a broker on another host can be reached."""
-    endpoint = fixed_endpoint()
+    endpoint = own_endpoint()
     there = {"endpoint": endpoint, "domain": lonely.domain, "request_timeout_seconds": 0.2}
     with MessageHub(**there) as gone:
         for channel in ("left", "newer", "dropped"):
@@ -356,7 +357,7 @@ def test_what_a_process_left_unregistered_is_registered_by_the_next_that_connect
 def test_notes_of_tables_that_somebody_holds_or_that_cannot_be_written_stop_nobody(
     lonely: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    endpoint = fixed_endpoint()
+    endpoint = own_endpoint()
     there = {"endpoint": endpoint, "domain": lonely.domain, "request_timeout_seconds": 0.2}
     with MessageHub(**there) as gone:
         gone.publish_table("held", PRICES)
@@ -395,7 +396,7 @@ HOSTILE_NOTES = [
 
 
 def test_whatever_the_notes_of_tables_say_what_is_left_is_registered(lonely: Place, tmp_path: Path) -> None:
-    endpoint = fixed_endpoint()
+    endpoint = own_endpoint()
     there = {"endpoint": endpoint, "domain": lonely.domain, "request_timeout_seconds": 0.2}
     with MessageHub(**there) as gone:
         gone.publish_table("left", PRICES)

@@ -374,7 +374,7 @@ def test_a_killed_kernel_is_reported_at_once_to_everybody_and_can_be_restarted()
             with pytest.raises(KernelDied) as died:
                 execution.wait(LONG)
             assert died.value.code == "KERNEL_DIED"
-        assert time.monotonic() - killed_at < 3.0
+        assert time.monotonic() - killed_at < LONG / 3
         with pytest.raises(KernelDied, match="SIGKILL"):
             kernel.execute("1")
         assert not kernel.is_alive
@@ -440,20 +440,19 @@ def test_a_kernel_nobody_holds_any_more_is_ended():
 def test_starting_and_closing_leaves_no_thread_file_or_process_behind():
     def left_over():
         gc.collect()
-        # What an earlier test forgot may still be closed by another thread.
-        eventually(lambda: all(thread.name != "messagehub-closing" for thread in threading.enumerate()))
-        return (
-            set(threading.enumerate()),
-            len(os.listdir("/proc/self/fd")),
-            Path(f"/proc/self/task/{os.getpid()}/children").read_text(),
-        )
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+        return set(threading.enumerate()), set(children), len(os.listdir("/proc/self/fd"))
+
+    def is_nothing_more(before):  # what an earlier test forgot may be closed meanwhile
+        threads, children, files = left_over()
+        return threads <= before[0] and children <= before[1] and files <= before[2]
 
     before = left_over()
     for _ in range(2):
         with Kernel.start() as kernel, Kernel.connect(kernel.connection_file) as guest:
             guest.execute("1").wait(LONG)
             kernel.restart()
-    assert left_over() == before
+    eventually(lambda: is_nothing_more(before))
 
 
 SCRIPT = """

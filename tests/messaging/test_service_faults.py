@@ -136,7 +136,7 @@ def test_threads_of_a_closed_service_end(broker: Served) -> None:
         before = threading.active_count()
         for _ in range(5):
             hub.serve("name:passing", lambda message, context: 1, concurrency=8).close()
-        eventually(lambda: threading.active_count() == before)
+        eventually(lambda: threading.active_count() <= before)
         assert kept.is_registered
 
 

@@ -26,8 +26,9 @@ from messagehub.store.etcd.store import EtcdStore
 from messagehub.store.sqlite import SQLiteStore
 from registry import commands
 from registry.registry import Registry
-from tests.etcd_server import EtcdMember, enable_authentication, etcd, free, free_ports, key_values, put, remove
+from tests.etcd_server import EtcdMember, enable_authentication, etcd, free, key_values, put, remove
 from tests.integration.harness import PATIENCE_SECONDS, eventually
+from tests.ports import own_ports
 from tests.site.stores import created, leading_store, write
 
 
@@ -242,7 +243,7 @@ def probed(store: EtcdStore) -> bool:
 
 def test_any_member_of_the_cluster_will_do(tmp_path: Path) -> None:
     with etcd(3) as members:
-        dead = f"http://127.0.0.1:{free_ports(1)[0]}"
+        dead = f"http://127.0.0.1:{own_ports(1)[0]}"
         urls = ",".join([dead, *(member.url for member in members)])
         with leading_store(urls, tmp_path / "a.db") as store:
             registry = Registry()
@@ -285,7 +286,7 @@ def opened(url: str, tmp_path: Path, site: str = "s", **more: Any) -> EtcdStore:
 
 
 def test_a_wrong_address_is_named(tmp_path: Path) -> None:
-    dead = f"http://127.0.0.1:{free_ports(1)[0]}"
+    dead = f"http://127.0.0.1:{own_ports(1)[0]}"
     with pytest.raises(EtcdUnavailable, match=dead):
         opened(dead, tmp_path, request_seconds=1.0)
 

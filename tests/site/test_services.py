@@ -46,6 +46,7 @@ from registry.records import Worker
 from tests.etcd_server import EtcdMember
 from tests.integration.harness import PATIENCE_SECONDS, checked_broker, eventually
 from tests.messaging.service_harness import Gate, metrics, worker_of
+from tests.ports import own_ports
 from tests.site.hosts import LONG_LEASE_SECONDS, Elsewhere, Site, SiteHub, on, process_on, site
 
 T = TypeVar("T")
@@ -398,7 +399,7 @@ def test_single_workers_that_cannot_be_reached_are_errors_that_name_both_hosts(
             began_at = time.monotonic()
             with pytest.raises(kind, match=r"on host 'beta' cannot be reached from host 'alpha' at tcp://127.0.0.1"):
                 clients["alpha"].request("service:cut", 1, timeout=timeout)
-            assert time.monotonic() - began_at < timeout + 1.0
+            assert time.monotonic() - began_at < timeout + SECONDS / 6
     known(clients, "service:cut")
     with unreachable(clients["beta"], "service:nobody", None):
         known(clients, "service:nobody", "beta")
@@ -478,7 +479,7 @@ def test_a_link_that_is_cut_in_silence_is_an_error_within_the_deadline_and_comes
                 clients["gamma"].send("service:linked", 2, timeout=0.5)
             with pytest.raises(RequestTimeout, match="on host 'beta', asked from host 'gamma',"):
                 list(clients["gamma"].stream("service:linked", 2, timeout=0.5))
-            assert time.monotonic() - began_at < 4.0
+            assert time.monotonic() - began_at < SECONDS / 3  # three times half a second
             link.is_whole.set()
             assert clients["gamma"].request("service:linked", 3, timeout=SECONDS) == 3
         finally:
@@ -488,7 +489,7 @@ def test_a_link_that_is_cut_in_silence_is_an_error_within_the_deadline_and_comes
 @contextmanager
 def unreachable(hub: MessageHub, address: str, at: socket.socket | None) -> Iterator[None]:
     """A registration whose TCP endpoint is where nobody answers, or (None) nobody listens."""
-    port = at.getsockname()[1] if at is not None else _free_port()
+    port = at.getsockname()[1] if at is not None else own_ports(1)[0]
     name = f"lost-{random.randrange(10**9)}"
     command = commands.RegisterWorker(
         address=address,
@@ -503,11 +504,6 @@ def unreachable(hub: MessageHub, address: str, at: socket.socket | None) -> Iter
     hub.ask(command)
     yield
     hub.ask(commands.UnregisterWorker(worker_id=name, lease=name))
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as once:
-        return int(once.getsockname()[1])
 
 
 def test_who_has_no_key_of_a_worker_learns_nothing_from_it_and_harms_nobody(

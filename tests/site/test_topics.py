@@ -21,7 +21,8 @@ from messagehub.settings import Settings
 from messagehub.topics.subscriptions import Subscription
 from registry.records import SiteHost
 from tests.etcd_server import EtcdMember
-from tests.integration.harness import PATIENCE_SECONDS, eventually, fixed_endpoint
+from tests.integration.harness import PATIENCE_SECONDS, eventually
+from tests.ports import own_ports
 from tests.site.hosts import LONG_LEASE_SECONDS, Site, on, process_on, site
 
 NAMES = ("alpha", "beta", "gamma")
@@ -171,16 +172,16 @@ def test_what_is_no_subscription_harms_no_hub(hosts: Site, clients: Clients) -> 
 def test_a_hub_whose_port_for_topics_is_taken_does_not_start_on_another_one(
     hosts: Site, member: EtcdMember, tmp_path: Path
 ) -> None:
-    below = fixed_endpoint()
-    with socket.create_server(("127.0.0.1", int(below.rpartition(":")[2]) + 2)):
+    first, _, third = own_ports(3)
+    with socket.create_server(("127.0.0.1", third)):
         started = Site(tmp_path, member.url)
         with pytest.raises(AssertionError, match=r"two ports above --site-endpoint.*Address already in use"):
-            started.add("epsilon", "--no-http", "--no-gateway", "--site-endpoint", below)
+            started.add("epsilon", "--no-http", "--no-gateway", "--site-endpoint", f"tcp://127.0.0.1:{first}")
 
 
 def test_doctor_names_a_host_whose_topics_cannot_be_heard() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
+    (port,) = own_ports(1)
+    with socket.create_server(("127.0.0.1", port)):
         host = SiteHost(host="far", health="healthy", topics=f"tcp://127.0.0.1:{port}")
         assert list(contact.check_topics(host)) == []
     (found,) = contact.check_topics(host)

@@ -7,7 +7,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pyspark
 
+from tests.ports import own_ports
 from tests.spark.sessions import environment
 
 START_SECONDS = 180.0
@@ -29,7 +29,7 @@ class Cluster:
     def __init__(self, directory: Path, own_hosts: bool) -> None:
         self.directory = directory
         self.own_hosts = own_hosts
-        self.port = _free_port()
+        self.port = own_ports(1)[0]
         self.url = f"spark://127.0.0.1:{self.port}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -93,9 +93,3 @@ def standalone(directory: Path, *, own_hosts: bool) -> Iterator[Cluster]:
     finally:
         for name in list(cluster.processes):
             cluster.stop(name)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
