@@ -1,7 +1,7 @@
 """The hosts of a channel that a consumer cannot read from now: logged once each, and tried again.
 
 Rule: a gateway that is started again is no news. Once the consumer is made, a host is waited for before it is called
-missing, as a stream that broke off is.
+missing, as a stream that broke off is. One that was missing when the consumer was made is waited for as long.
 """
 
 import logging
@@ -56,7 +56,7 @@ class MissingHosts:
                 log.warning("channel %r: host %s is not missing any more", self._channel, host)
         self._again_at = None if is_complete else now + AGAIN_SECONDS
         for error in list(errors.values()):
-            if is_made and error.host not in self.why and now - self._since[error.host] < patience(error.state):
+            if is_made and now - self._since[error.host] < patience(error.state):
                 self._again_at = now + SOON_SECONDS
             elif not self.skips(error, is_served=is_served, is_made=is_made):
                 raise error
@@ -64,6 +64,7 @@ class MissingHosts:
     def skips(self, error: BlockOnOtherHost, *, is_served: bool, is_made: bool = True) -> bool:
         """Note that a host cannot be read; return whether the others are read without it."""
         self._again_at = min(time.monotonic() + AGAIN_SECONDS, self._again_at or math.inf)
+        self._since.setdefault(error.host, -math.inf)  # whoever did not note it has waited
         self.why[error.host] = error.why
         self.errors[error.host] = error
         is_skipped = is_served and not self._raises
