@@ -7,7 +7,7 @@ Rule 3: the earlier handlers are back when the block ends.
 """
 
 import asyncio
-import queue
+import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -26,20 +26,39 @@ MOMENT_SECONDS = 1.0
 def ended_by_signal() -> Iterator[None]:
     """Block until a signal comes, then run the block, which ends what is to be ended."""
     _check_main_thread()
-    came: queue.SimpleQueue[int] = queue.SimpleQueue()  # a signal handler may put into it at any moment
-    signals = _Signals(came.put, _restore)
+    came: list[int] = []
+    signals = _Signals(came.append, _restore)
 
     def hear(number: int, _: FrameType | None) -> None:
         signals.hear(number)
 
     earlier = signals.earlier
     try:
-        for number in SIGNALS:
-            signal.signal(number, hear)
-        came.get()
+        with _woken_by_signals() as wait:
+            for number in SIGNALS:
+                signal.signal(number, hear)
+            while not came:
+                wait()
         yield
     finally:
         _restore(earlier)
+
+
+@contextmanager
+def _woken_by_signals() -> Iterator[Callable[[], object]]:
+    """Give a call that blocks until a signal comes. Handlers run in the main thread, and one that waits for a lock does
+    not wake for a signal that the kernel gives to another thread, or that comes just before it waits."""
+    reading, writing = os.pipe()
+    try:
+        os.set_blocking(writing, False)
+        earlier = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        try:
+            yield lambda: os.read(reading, 1024)
+        finally:
+            signal.set_wakeup_fd(earlier)
+    finally:
+        os.close(reading)
+        os.close(writing)
 
 
 @asynccontextmanager

@@ -244,7 +244,8 @@ def test_a_caller_that_asks_too_much_still_gets_its_probes_answered(tmp_path: Pa
             return web.try_with(web.tokens["observe"], "GET", path).status_code
 
         assert 429 in [status("/subjects") for _ in range(100)]
-        assert [status(path) for path in ("/healthz", "/readyz")] == [200, 200]
+        assert status("/healthz") == 200
+        eventually(lambda: status("/readyz") == 200)  # the broker has less than a second to answer it
         assert 429 in [status("/healthz") for _ in range(100)]  # they have a limit too
     finally:
         web.close()

@@ -32,7 +32,7 @@ def test_a_bucket_gives_a_seconds_worth_and_refills() -> None:
 
 def test_a_flooding_peer_is_limited_and_the_others_are_served(tmp_path: Path) -> None:
     count = 5000
-    with SharedHub(tmp_path / "hub").running(requests_per_second=200) as shared, shared.local() as local:
+    with SharedHub(tmp_path / "hub").running(requests_per_second=120) as shared, shared.local() as local:
         with shared.peer("writer", zmq.DEALER, SNDHWM=0, RCVHWM=0) as flooder, shared.peer("watcher") as other:
             local.ask(producer("sensors.a"))
             other.ask({"type": "PING"})
@@ -44,7 +44,7 @@ def test_a_flooding_peer_is_limited_and_the_others_are_served(tmp_path: Path) ->
         codes = [answer.get("code", "served") for answer in answers]
         assert {answer["id"] for answer in answers} == {str(index) for index in range(count)}
         assert codes.count("RATE_LIMITED") > count // 2
-        assert codes.count("served") >= 200
+        assert codes.count("served") >= 120
         assert all(answer["retryable"] for answer in answers if "code" in answer)
         assert local.counter("refused_rate_limited") == codes.count("RATE_LIMITED")
         noted = [entry for entry in shared.audit() if entry.get("code") == "RATE_LIMITED"]
@@ -62,7 +62,7 @@ def test_a_flood_of_large_requests_is_refused_with_their_ids(tmp_path: Path) -> 
 
 
 def test_more_connections_do_not_give_a_peer_more(tmp_path: Path) -> None:
-    with SharedHub(tmp_path / "hub").running(requests_per_second=50) as shared:
+    with SharedHub(tmp_path / "hub").running(requests_per_second=10) as shared:
         first, second = shared.peer("writer"), shared.peer("writer")
         with first, second:
             codes = [peer.ask({"type": "PING"}).get("code") for _ in range(100) for peer in (first, second)]
@@ -117,7 +117,7 @@ def test_registrations_asked_for_at_once_are_limited_too(tmp_path: Path) -> None
 
 
 def test_refused_and_expired_registrations_give_their_places_back(tmp_path: Path) -> None:
-    terms = {"heartbeat_seconds": 0.5, "stall_seconds": 2.0, "lease_seconds": 4.0}
+    terms = {"heartbeat_seconds": 0.5, "stall_seconds": 4.0, "lease_seconds": 8.0}
     hub = SharedHub(tmp_path / "hub")
     with hub.running(registrations_per_peer=2, **terms) as shared, shared.peer("writer") as peer:
 

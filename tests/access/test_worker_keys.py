@@ -51,7 +51,7 @@ def test_a_peer_whose_right_was_taken_away_cannot_call_a_worker_any_more(
 
 
 def test_others_go_on_while_a_worker_changes_its_key(shared: SharedHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service_keys, "FORMER_SECONDS", 2.0)
+    monkeypatch.setattr(service_keys, "FORMER_SECONDS", 5.0)
     gate = threading.Event()
 
     def wait(message: ServiceMessage, context: ServiceContext) -> Any:

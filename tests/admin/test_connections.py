@@ -190,7 +190,7 @@ def test_a_stream_ends_with_its_connection_also_when_more_was_asked_for(web: Web
         assert web.register(f"event-{next(numbers)}", {"type": "object"}).status_code == 200
         return has_room()
 
-    eventually(has_room_after_an_event, timeout=10)
+    eventually(has_room_after_an_event)
 
 
 def test_so_many_requests_wait_for_one_before_them_and_no_more(web: Web) -> None:

@@ -14,6 +14,7 @@ from messagehub.admin import api
 from messagehub.admin.confluent import paths as confluent_paths
 from messagehub.admin.endpoints import Endpoint
 from tests.admin.conftest import Web
+from tests.integration.harness import eventually
 
 OURS = [e for e in api.ENDPOINTS if e.path not in ("/healthz", "/readyz")]
 
@@ -129,7 +130,7 @@ def test_a_flag_that_is_neither_true_nor_false_is_refused(web: Web, value: str) 
 
 def test_probes_may_add_a_parameter(web: Web) -> None:
     assert web.ask("GET", "/healthz?at=1").status_code == 200
-    assert web.ask("GET", "/readyz?at=1").status_code == 200
+    eventually(lambda: web.ask("GET", "/readyz?at=1").status_code == 200)
 
 
 def test_diff_from_the_newest_version_is_not_from_the_first(web: Web, hub: MessageHub) -> None:

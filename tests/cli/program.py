@@ -34,8 +34,8 @@ DEADLINE_SECONDS = 60.0
 SETTINGS = """\
 beacon_seconds = 0.2
 heartbeat_seconds = 0.2
-stall_seconds = 5
-lease_seconds = 8
+stall_seconds = 15
+lease_seconds = 20
 """
 
 

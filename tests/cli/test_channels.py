@@ -79,7 +79,7 @@ def test_discover_tells_a_known_channel_that_is_not_ready(hub: Program) -> None:
     with MessageHub(dir=hub.dir) as client:
         client.create_channel("declared")
     assert hub.call_json("discover", "declared")["status"] == "pending"
-    error = hub.call_json("discover", "declared", "--wait", "--timeout", "2", code=1)["error"]
+    error = hub.call_json("discover", "declared", "--wait", "--timeout", "5", code=1)["error"]
     assert error["code"] == "CHANNEL_NOT_READY"
 
 

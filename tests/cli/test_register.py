@@ -35,7 +35,7 @@ def test_once_leaves_the_registration_to_its_lease(hub: Program) -> None:
     done = hub.call("register", "brief", *ABC, "--once", "--json")
     ack = json.loads(done.stdout)
     assert (ack["channel"], ack["shm_name"]) == ("brief", "/pylabhub_brief")
-    assert "ends in 8 s" in done.stderr
+    assert "ends in 20 s" in done.stderr
     assert hub.call_json("discover", "brief")["status"] == "active"
 
 

@@ -93,7 +93,7 @@ def test_the_screen_shows_channels_and_opens_one(watched: Program, size: tuple[i
         assert "RING" in detail
         assert all(columns_of(line) <= size[0] for line in detail.splitlines())
         await pilot.press("escape")
-        assert app.query_one(LineList).display
+        await shows(app, pilot, lambda: app.query_one(LineList).display, "the list")
 
     drive(watched, steps, size)
 
@@ -117,12 +117,12 @@ def test_a_filter_is_typed_kept_and_taken_away(watched: Program) -> None:
     async def steps(app: TopApp, pilot: Pilot[None]) -> None:
         await shows(app, pilot, lambda: len(names(app)) >= 2, "channels")
         await pilot.press("slash", *"idle", "enter")
-        assert names(app) == ["sensor.idle"]
-        assert 'with "idle"' in screen_text(app)
+        await shows(app, pilot, lambda: names(app) == ["sensor.idle"], "that channel alone")
+        await shows(app, pilot, lambda: 'with "idle"' in screen_text(app), "the filter")
         await pilot.press("escape")
-        assert "sensor.quick" in names(app)
+        await shows(app, pilot, lambda: "sensor.quick" in names(app), "the others again")
         await pilot.press("r")
-        assert "reversed" in screen_text(app)
+        await shows(app, pilot, lambda: "reversed" in screen_text(app), "the order")
         await pilot.press("q")
 
     drive(watched, steps, (80, 24))
@@ -136,7 +136,7 @@ def test_a_hub_that_goes_and_comes_back_is_shown(alone: Program) -> None:
         await shows(app, pilot, lambda: "healthy" in screen_text(app), "the hub")
         await asyncio.to_thread(first.end)
         await shows(app, pilot, lambda: "no broker answers" in screen_text(app), "that it is gone")
-        assert "sensor.left" in names(app)
+        await shows(app, pilot, lambda: "sensor.left" in names(app), "what the directory of this host knows")
         with await asyncio.to_thread(alone.serve) as second:
             await shows(app, pilot, lambda: "healthy" in screen_text(app), "that it is back")
             await pilot.press("4")
@@ -220,12 +220,15 @@ def test_in_tmux_it_draws_80_by_24_without_colour_and_q_ends_it(watched: Program
         asked = [*server, "capture-pane", "-p", *options, "-t", "top"]
         return subprocess.run(asked, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False).stdout
 
-    try:
-        until(lambda: "sensor.quick" in screen(), "the channel on the screen")
+    def drawn() -> list[str]:
+        """The lines of the screen once it is drawn down to the last one."""
         lines = screen().splitlines()
+        return lines if any("sensor.quick" in line for line in lines) and lines[-1].startswith("q quit") else []
+
+    try:
+        lines = until(drawn, "the channel on the screen")
         assert len(lines) <= 24
         assert lines[0].startswith("MessageHub healthy")
-        assert lines[-1].startswith("q quit")
         assert "\x1b[3" not in screen("-e").replace("\x1b[39m", "")  # no colour of the foreground
         subprocess.run([*server, "send-keys", "-t", "top", "q"], check=True, timeout=DEADLINE_SECONDS)
         assert until(lambda: ended.exists() and ended.read_text(), "its end") == "0\n"

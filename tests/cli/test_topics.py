@@ -91,6 +91,7 @@ def test_plain_topics_that_somebody_publishes_to_are_listed_too(hub: Program) ->
     assert hub.call("topics", "raw.>", "--plain").stdout == nobody
     for topic in ("raw.b", "raw.a"):
         hub.call("publish", topic, "x")
+    until(lambda: len(hub.call_json("topics", "raw.>", "--plain")) == 2, "both topics")
     listed = hub.call("topics", "raw.>").stdout.splitlines()
     assert listed[:2] == ["no retained topic matches 'raw.>'", ""]
     assert [line.split()[:2] for line in listed[3:]] == [["raw.a", "1"], ["raw.b", "1"]]

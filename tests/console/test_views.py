@@ -206,6 +206,7 @@ def test_who_got_a_message_is_shown_for_a_plain_topic_and_for_a_retained_one(own
         hub.topic("got.stored", keep=10)
         for number in range(3):
             hub.publish("got.plain", number)
+        eventually(lambda: small.lost == 2)  # all three have come
         for subscription, count in ((everything, 3), (small, 1)):
             for _ in range(count):
                 subscription.receive(timeout=30)
@@ -361,12 +362,13 @@ def test_ten_thousand_channels_draw_only_the_rows_in_sight(look: Look, web: Cons
 
 
 def test_one_message_is_followed_from_the_live_tail_to_each_subscription(owner: Looker, web: ConsoleHub) -> None:
-    with web.connect() as hub, hub.subscribe("went.>") as every, hub.subscribe("went.*", buffer=1):
+    with web.connect() as hub, hub.subscribe("went.>") as every, hub.subscribe("went.*", buffer=1) as small:
         page = owner.open("topics?pattern=went.>")
         expect(page.get_by_text("following")).to_be_visible()
         for number in range(2):
             hub.publish("went.away", {"id": number})
             every.receive(timeout=30)
+        eventually(lambda: small.lost == 1)  # both have come there too
         row = page.get_by_role("table", name="What is published").get_by_role("row").filter(has_text='{"id":0}')
         row.focus()
         page.keyboard.press("Enter")

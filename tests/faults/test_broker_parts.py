@@ -1,6 +1,7 @@
 """The broker's threads and processes fail: each is logged, counted and started again, and starts and ends are clean."""
 
 import contextlib
+import itertools
 import os
 import select
 import shutil
@@ -160,11 +161,10 @@ def test_a_cleaner_that_fails_cleans_again(monkeypatch: pytest.MonkeyPatch) -> N
 
 def failing_once(real: Callable[..., Any]) -> Callable[..., Any]:
     """The real function, after a first call that meets a defect."""
-    is_broken = [True]
+    calls = itertools.count()  # threads may call at once, and only one of them is the first
 
     def call(*arguments: Any, **options: Any) -> Any:
-        if is_broken:
-            is_broken.clear()
+        if next(calls) == 0:
             raise ZeroDivisionError
         return real(*arguments, **options)
 

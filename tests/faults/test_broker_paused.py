@@ -13,14 +13,15 @@ from tests.integration.harness import Peer, Served, eventually, hub_of
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
+NEVER_SECONDS = 600.0
 TERMS = {"heartbeat_seconds": 0.2, "stall_seconds": 20.0, "lease_seconds": 40.0, "beacon_seconds": 0.1}
-SLACK_SECONDS = 5.0
+SLACK_SECONDS = 20.0
 """For a loaded machine; far below what a call without a deadline would take."""
 
 
 def test_calls_end_at_their_deadline_and_recover(served: Callable[..., Served]) -> None:
     server = served(**TERMS)
-    with hub_of(server) as hub, hub.watch() as watch:
+    with hub_of(server, request_timeout_seconds=NEVER_SECONDS) as hub, hub.watch() as watch:
         registration = hub.register_producer("a", schema_hash="h", required=True)
         assert hub.discover("a") is not None
         assert watch.wait_current(30)
@@ -51,8 +52,8 @@ def test_calls_end_at_their_deadline_and_recover(served: Callable[..., Served]) 
 
 def test_concurrent_callers_all_end_at_their_own_deadlines(served: Callable[..., Served]) -> None:
     server = served(**TERMS)
-    with hub_of(server) as hub:
-        hub.connect()
+    with hub_of(server, request_timeout_seconds=NEVER_SECONDS) as hub:
+        hub.connect(timeout=30)
         server.signal(signal.SIGSTOP)
         late: list[float] = []
         try:
@@ -72,7 +73,7 @@ def test_concurrent_callers_all_end_at_their_own_deadlines(served: Callable[...,
             server.signal(signal.SIGCONT)
         assert len(late) == 32
         assert max(late) < SLACK_SECONDS
-        eventually(lambda: hub.stats() is not None)
+        eventually(lambda: hub.stats(timeout=5.0) is not None)
 
 
 def test_a_memory_answer_is_not_given_for_longer_than_beacons_allow(served: Callable[..., Served]) -> None:
@@ -148,7 +149,7 @@ def test_a_paused_client_is_stalled_not_robbed_and_comes_back_by_itself(served: 
             eventually(lambda: status() == "active")
             client.stdin.close()
             assert client.wait(30) == 0
-            assert status() == "CHANNEL_NOT_FOUND"
+            eventually(lambda: status() == "CHANNEL_NOT_FOUND")
     finally:
         client.kill()
         client.wait(30)

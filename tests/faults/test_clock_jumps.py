@@ -11,7 +11,7 @@ from tests.integration.harness import Embedded, Peer, eventually, hub_of
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 DAY = 86_400.0
-QUICK_LEASES = {"heartbeat_seconds": 0.2, "stall_seconds": 1.0, "lease_seconds": 2.0, "beacon_seconds": 0.1}
+QUICK_LEASES = {"heartbeat_seconds": 0.5, "stall_seconds": 6.0, "lease_seconds": 7.0, "beacon_seconds": 0.1}
 
 
 @pytest.mark.parametrize("jump", [DAY, -DAY], ids=["forward", "back"])
@@ -21,7 +21,7 @@ def test_nobody_is_lost_when_the_clock_jumps(
     broker = embedded(**QUICK_LEASES)
     real = time.time
     with (
-        hub_of(broker) as hub,
+        hub_of(broker, hello_timeout_seconds=5.0) as hub,
         hub.watch() as watch,
         Peer(broker.endpoint) as peer,
         hub.producer("ring") as producer,

@@ -198,7 +198,7 @@ def test_adopted_schemas_are_checked_outside_of_the_loop_and_a_refused_one_once(
             said = eventually(conflict, peer, "refused")
             assert "Invalid schema" in said
             entries("refused", schema={"type": "no such type"}, schema_type="JSON", producer_id="q")
-            eventually(lambda: conflict(peer, "refused") != "")
+            eventually(lambda: sum("no such type" in text for text in checked) == 2)
             for number in range(5):  # the channel is looked at again, five times
                 for path in Path(directory.channel_path("refused")).iterdir():
                     if path.is_file():

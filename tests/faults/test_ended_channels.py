@@ -122,7 +122,7 @@ def test_a_broker_forgets_channels_that_ended_and_sees_them_again(
             assert eventually(lambda: directory.channels() == [])
             assert eventually(lambda: gauge(peer, "watched_directories") == 0)
             assert eventually(lambda: peer.stats()["channels"] == 0)
-            assert peer.stats()["leases"] == 0
+            assert eventually(lambda: peer.stats()["leases"] == 0)
 
 
 def test_a_consumer_that_waits_sees_a_channel_whose_directory_is_made_again(

@@ -89,7 +89,7 @@ def test_a_full_disk_stops_writes_only_and_loses_nothing_acknowledged(
 ) -> None:
     server = served(dir=small_disk, **TERMS)
     with Peer(server.endpoint) as peer, hub_of(server) as hub, Listener(server.endpoint, b"schema/") as listener:
-        assert hub.register_producer("alive", schema_hash="h")
+        assert hub.register_producer("alive", schema_hash="h", required=True)
         acknowledged: list[int] = []
         fill(small_disk)
         for round_number in range(3):
@@ -97,15 +97,15 @@ def test_a_full_disk_stops_writes_only_and_loses_nothing_acknowledged(
             lost = write_until_refused(peer, acknowledged, first)
             assert peer.ask({"type": "PING"})["read_only"] is True
             assert peer.ask(producer("refused"))["code"] == "STORE_READ_ONLY"
-            assert hub.health()["read_only"] is True
+            assert hub.health(timeout=30.0)["read_only"] is True
             shown = CliRunner().invoke(app, ["status", "--dir", str(small_disk)]).stdout
             assert "read-only: its disk" in shown
             assert "healthy" not in shown
-            assert peer.ask({"type": "DISCOVERY_REQUEST", "channel": "alive"})["status"] == "active"
+            eventually(is_active, peer, "alive")
             assert known(peer) == sorted(acknowledged)
             assert lost not in known(peer)
             eventually(lambda wanted: beats(peer) >= wanted, beats(peer) + 12)
-            assert peer.ask({"type": "DISCOVERY_REQUEST", "channel": "alive"})["status"] == "active"
+            eventually(is_active, peer, "alive")
             free(small_disk)
             eventually(lambda: peer.ask({"type": "PING"})["read_only"] is False)
             reply = eventually(lambda number: accepted(peer.ask(schema(number))), lost)
@@ -123,6 +123,10 @@ def test_a_full_disk_stops_writes_only_and_loses_nothing_acknowledged(
         server.kill()
         server.start()
         assert known_after_restart(server) == sorted(acknowledged)
+
+
+def is_active(peer: Peer, channel: str) -> bool:
+    return peer.ask({"type": "DISCOVERY_REQUEST", "channel": channel})["status"] == "active"
 
 
 def beats(peer: Peer) -> int:
@@ -225,7 +229,7 @@ def test_retained_topics_on_a_full_disk_lose_nothing_acknowledged_and_double_not
             refused_number = publish_until_refused(topic, acknowledged, number)
             assert topic.describe().messages == len(acknowledged), "reads go on"
             free(small_disk)
-            eventually(lambda: hub.health()["read_only"] is False)
+            eventually(lambda: hub.health(timeout=30.0)["read_only"] is False)
             acknowledged[topic.publish({"n": refused_number})] = refused_number
             number = refused_number + 1
         assert list(acknowledged) == list(range(1, len(acknowledged) + 1)), (

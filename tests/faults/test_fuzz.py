@@ -216,7 +216,7 @@ def test_fuzzed_requests_are_each_answered_once(broker: AnyBroker) -> None:
         assert peer.ask(producer("fine"))["type"] == "PRODUCER_REGISTER_ACK"
 
 
-@pytest.mark.parametrize("rate", [0, 500])
+@pytest.mark.parametrize("rate", [0, 100])  # far fewer a second than a loaded machine sends
 @pytest.mark.parametrize("name", ["limited", "boss"])
 def test_fuzzed_requests_of_peers_with_keys_are_each_answered_once(tmp_path: Path, name: str, rate: float) -> None:
     limits = {"requests_per_second": rate, "registrations_per_peer": 20}

@@ -97,7 +97,8 @@ def test_every_read_of_an_unwritten_record_waits(store: SlowStore, writer: Peer,
     writer.send({"type": "SCHEMA_REGISTER", "subject": "durable", "schema": {"title": "t"}, "id": "schema"})
     assert store.is_waiting.wait(30)  # checked, decided, and on its way to the disk
     writer.send({"type": "CHANNEL_CREATE", "channel": "durable", "id": "channel"})
-    reader.ask({"type": "PING"})
+    writer.send({"type": "PING", "id": "p"})
+    assert writer.receive()["id"] == "p"  # so the broker has received what was sent before it
     for number, read in enumerate(READS):
         reader.send(read | {"id": str(number)})
     assert reader.hears_nothing(SILENCE_SECONDS)
@@ -244,6 +245,8 @@ def test_more_than_the_disk_takes_is_refused_as_retryable(
     payload = "YWFh" * 1000
     for number in range(1, 11):
         writer.send(PUBLISHED | {"number": number, "messages": [{"payload": payload}]})
+    writer.send({"type": "PING", "id": "p"})
+    assert writer.receive()["id"] == "p"  # as above: all ten are there before the gate opens
     assert writer.hears_nothing(SILENCE_SECONDS), "a refusal waits too: it would come again at once"
     with hub_of(slow) as hub:
         waiting = threading.Timer(0.3, store.gate.set)

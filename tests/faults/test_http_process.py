@@ -65,4 +65,4 @@ def test_a_hub_that_stops_while_its_http_process_starts_again_leaves_none(hub: S
     os.kill(pid, signal.SIGKILL)
     again = eventually(lambda: http_pid(hub) not in (0, pid) and http_pid(hub))
     assert hub.stop() == 0
-    assert is_gone(again)
+    eventually(is_gone, again)

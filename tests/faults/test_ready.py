@@ -103,7 +103,7 @@ def test_an_http_process_that_keeps_dying_is_told_everywhere_and_comes_back(hub:
         assert f"HTTP does not answer at {hub.http}" in status["problems"][0]
         assert http_findings(hub) == ["error"]
         eventually(lambda: told(hub, "status")["counters"]["http_restarts"] >= 2)
-        assert "starting it again in 2 s" in hub.log()
+        eventually(lambda: "starting it again in 2 s" in hub.log())  # it is counted before it is logged
         assert hub.log().count("starting it again in 1 s") == 1, "the pause grows"
         (hub.dir / "access.json").unlink()
         eventually(answers, hub)
@@ -124,8 +124,8 @@ def test_status_and_doctor_see_an_http_process_that_hangs(hub: Served) -> None:
     pid = eventually(http_pid, hub)
     os.kill(pid, signal.SIGSTOP)
     try:
-        assert told(hub, "status", "--timeout", "1")["health"] == "degraded"
-        assert [f["check"] for f in told(hub, "doctor", "--timeout", "1")["findings"] if f["severity"] == "error"] == [
+        assert told(hub, "status", "--timeout", "5")["health"] == "degraded"
+        assert [f["check"] for f in told(hub, "doctor", "--timeout", "5")["findings"] if f["severity"] == "error"] == [
             "http"
         ]
     finally:

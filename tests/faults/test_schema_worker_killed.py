@@ -86,7 +86,7 @@ def test_small_schemas_whose_results_leave_together_do_not_pay_for_the_one_that_
 ) -> None:
     """Half of them are registered as second versions, whose checks are not light."""
     monkeypatch.setattr(checker, "module_command", lambda *_: [sys.executable, "-c", HARMFUL])
-    monkeypatch.setattr(checker, "CHECK_SECONDS", 3.0)  # enough for the small ones on a busy machine
+    monkeypatch.setattr(checker, "CHECK_SECONDS", 6.0)  # enough for the small ones on a busy machine
     broker = embedded(**QUICK)
     titles = {f"s{number}": harm if number in (7, 8) else f"{number}" for number in range(20)}
     with Peer(broker.endpoint, zmq.DEALER) as peer:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -29,7 +30,7 @@ from tests.access.test_http_rights import SecureWeb, certificate
 from tests.admin.conftest import Web
 from tests.faults.chaos.storm import command_line, descendants
 from tests.faults.test_http_process import answers, http_pid, is_gone
-from tests.integration.harness import ROOT, Peer, Served, clean_environment, eventually, producer
+from tests.integration.harness import PATIENCE_SECONDS, ROOT, Peer, Served, clean_environment, eventually, producer
 
 pytestmark = pytest.mark.usefixtures("no_leaks", "more_processes")
 
@@ -44,6 +45,10 @@ def more_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 def hub(tmp_path: Path) -> Iterator[Served]:
     with Served(tmp_path / "hub", "--http", "127.0.0.1:0", with_http=True) as served:
         yield served
+
+
+def get(url: str, **options: Any) -> httpx.Response:
+    return httpx.get(url, timeout=PATIENCE_SECONDS, **options)
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
@@ -69,13 +74,14 @@ def test_settings_that_can_change_are_taken_over_and_others_are_named(tmp_path: 
         served.signal(signal.SIGHUP)
         eventually(lambda: "trace_size changed, which takes effect when the hub is started again" in served.log())
 
-        topics = (f"orders.{number}" for number in itertools.count())
+        eventually(is_no_topic_taken, peer, itertools.count())
 
-        def is_refused() -> bool:
-            keep = {"type": "TOPIC_KEEP", "topic": next(topics), "keep": {"messages": 1, "size_bytes": 1000}}
-            return peer.ask(keep).get("code") == "TOPIC_LIMIT_EXCEEDED"
 
-        eventually(is_refused)
+def is_no_topic_taken(peer: Peer, numbers: Iterator[int]) -> bool:
+    """Whether a `kept_limit_bytes` of 1 is in force; each time a new topic is tried."""
+    topic = f"orders.{next(numbers)}"
+    keep = {"type": "TOPIC_KEEP", "topic": topic, "keep": {"messages": 1, "size_bytes": 1000}}
+    return peer.ask(keep).get("code") == "TOPIC_LIMIT_EXCEEDED"
 
 
 def test_the_level_of_the_log_is_taken_over(tmp_path: Path) -> None:
@@ -87,9 +93,12 @@ def test_the_level_of_the_log_is_taken_over(tmp_path: Path) -> None:
         settings = file.read_text()
         assert peer.ask(producer("a"))["type"] == "PRODUCER_REGISTER_ACK"
         assert peer.ask(producer("b"))["code"] == "TOO_MANY_REGISTRATIONS"
-        file.write_text(settings.replace("INFO", "WARNING").replace("trace_size = 10", "trace_size = 20"))
+        file.write_text(
+            settings.replace("INFO", "WARNING").replace("trace_size = 10", "trace_size = 20") + "kept_limit_bytes = 1\n"
+        )
         served.signal(signal.SIGHUP)
         eventually(lambda: "trace_size changed" in served.log())
+        eventually(is_no_topic_taken, peer, itertools.count())  # which is taken over after the level
         assert peer.ask(producer("c"))["code"] == "TOO_MANY_REGISTRATIONS"
         file.write_text(settings)
         served.signal(signal.SIGHUP)
@@ -112,7 +121,7 @@ def test_limits_of_a_peer_and_of_the_audit_log_are_taken_over(tmp_path: Path) ->
         served.signal(signal.SIGHUP)
         eventually(lambda: peer.ask({"type": "PING"}).get("code") == "RATE_LIMITED")
         eventually(lambda: peer.ask(producer("after")).get("code") == "TOO_MANY_REGISTRATIONS")
-        assert (served.dir / "audit.log.1").exists()
+        eventually((served.dir / "audit.log.1").exists)
 
 
 def test_what_http_answers_and_logs_is_taken_over(hub: Served) -> None:
@@ -120,14 +129,14 @@ def test_what_http_answers_and_logs_is_taken_over(hub: Served) -> None:
     headers = {"origin": "https://lab.example", "authorization": f"Bearer {token}"}
 
     def allowed() -> str | None:
-        answer = httpx.get(f"{hub.http}/subjects", headers=headers)
+        answer = get(f"{hub.http}/subjects", headers=headers)
         assert answer.status_code == 200
         return answer.headers.get("access-control-allow-origin")
 
     assert allowed() is None
     assert "messagehub.http.access" not in hub.log()
     elsewhere = {"x-forwarded-for": "10.9.8.7", "x-forwarded-proto": "https"}
-    assert httpx.get(f"{hub.http}/subjects", headers=elsewhere).status_code == 401
+    assert get(f"{hub.http}/subjects", headers=elsewhere).status_code == 401
     eventually(lambda: "of anonymous, 127.0.0.1" in hub.log())
     assert "10.9.8.7" not in hub.log()
     (hub.dir / "messagehub.toml").write_text(
@@ -139,8 +148,7 @@ def test_what_http_answers_and_logs_is_taken_over(hub: Served) -> None:
     # Asked again until it is noted: the log takes only so many refusals a second.
     eventually(
         lambda: (
-            httpx.get(f"{hub.http}/subjects", headers=elsewhere).status_code == 401
-            and "of anonymous, 10.9.8.7" in hub.log()
+            get(f"{hub.http}/subjects", headers=elsewhere).status_code == 401 and "of anonymous, 10.9.8.7" in hub.log()
         )
     )
 
@@ -152,9 +160,9 @@ def test_a_reload_that_is_refused_changes_nothing(hub: Served) -> None:
     eventually(lambda: f"SIGHUP changed nothing: bad setting in {file}" in hub.log())
     assert answers(hub)
     file.write_text('http_anonymous = ""\n')
-    assert httpx.get(f"{hub.http}/subjects").status_code == 200
+    assert get(f"{hub.http}/subjects").status_code == 200
     hub.signal(signal.SIGHUP)
-    eventually(lambda: httpx.get(f"{hub.http}/subjects").status_code == 401)
+    eventually(lambda: get(f"{hub.http}/subjects").status_code == 401)
 
 
 @pytest.mark.parametrize("content", ['{"tok', None], ids=["damaged", "open to others"])
@@ -166,17 +174,17 @@ def test_a_reload_with_a_bad_list_of_tokens_changes_nothing(hub: Served, content
     hub.signal(signal.SIGHUP)
     eventually(lambda: f"SIGHUP changed nothing: {access}" in hub.log())
     assert "Traceback" not in hub.log()
-    assert httpx.get(f"{hub.http}/subjects").status_code == 200
+    assert get(f"{hub.http}/subjects").status_code == 200
     access.unlink()
     hub.signal(signal.SIGHUP)
-    eventually(lambda: httpx.get(f"{hub.http}/subjects").status_code == 401)
+    eventually(lambda: get(f"{hub.http}/subjects").status_code == 401)
 
 
 def test_the_path_that_a_proxy_serves_the_hub_under_is_taken_over(hub: Served) -> None:
-    assert httpx.get(f"{hub.http}/lab/healthz").status_code == 404
+    assert get(f"{hub.http}/lab/healthz").status_code == 404
     (hub.dir / "messagehub.toml").write_text('http_prefix = "/lab"\n')
     hub.signal(signal.SIGHUP)
-    eventually(lambda: httpx.get(f"{hub.http}/lab/healthz").status_code == 200)
+    eventually(lambda: get(f"{hub.http}/lab/healthz").status_code == 200)
 
 
 def test_no_request_is_dropped_while_http_is_started_anew(hub: Served) -> None:
@@ -296,14 +304,14 @@ def test_a_hub_that_drains_goes_on_draining_after_a_reload(hub: Served) -> None:
     before = http_pid(hub)
     hub.signal(signal.SIGHUP)
     eventually(is_gone, before)
-    assert httpx.get(f"{hub.http}/healthz").json()["draining"] is True
+    assert get(f"{hub.http}/healthz").json()["draining"] is True
     with httpx.Client(base_url=hub.http, headers={"authorization": f"Bearer {token}"}, timeout=30) as client:
         assert client.post("/api/v1/channels/a", json={}).status_code == 503
         assert client.delete("/api/v1/drain").status_code == 200
     before = http_pid(hub)
     hub.signal(signal.SIGHUP)
     eventually(is_gone, before)
-    assert "draining" not in httpx.get(f"{hub.http}/healthz").json()
+    assert "draining" not in get(f"{hub.http}/healthz").json()
 
 
 def test_an_http_process_that_dies_after_a_refused_reload_is_started_with_the_settings_in_force(hub: Served) -> None:
@@ -321,18 +329,18 @@ def test_a_hub_whose_token_was_removed_reloads_and_lets_nobody_in(hub: Served) -
     file = hub.dir / "http.token"
     token = file.read_text()
     headers = {"authorization": f"Bearer {token.strip()}"}
-    assert httpx.get(f"{hub.http}/api/v1/dead-letters", headers=headers).status_code == 200
+    assert get(f"{hub.http}/api/v1/dead-letters", headers=headers).status_code == 200
     file.unlink()
     before = http_pid(hub)
     hub.signal(signal.SIGHUP)
     eventually(is_gone, before)
-    assert httpx.get(f"{hub.http}/api/v1/dead-letters", headers=headers).status_code == 401
+    assert get(f"{hub.http}/api/v1/dead-letters", headers=headers).status_code == 401
     os.kill(http_pid(hub), signal.SIGKILL)
     eventually(lambda: "starting it again" in hub.log())
     eventually(answers, hub)
-    assert httpx.get(f"{hub.http}/api/v1/dead-letters", headers=headers).status_code == 401
+    assert get(f"{hub.http}/api/v1/dead-letters", headers=headers).status_code == 401
     write_private(file, token.encode())
-    assert httpx.get(f"{hub.http}/api/v1/dead-letters", headers=headers).status_code == 200
+    assert get(f"{hub.http}/api/v1/dead-letters", headers=headers).status_code == 200
     assert "Traceback" not in hub.log()
 
 
@@ -363,7 +371,7 @@ def test_a_hub_with_a_thousand_connections_reloads(busy_hub: Served) -> None:
     (busy_hub.dir / "messagehub.toml").write_text('http_anonymous = ""\n')
     busy_hub.signal(signal.SIGHUP)
     eventually(is_gone, before)
-    assert httpx.get(f"{busy_hub.http}/subjects").status_code == 401
+    assert get(f"{busy_hub.http}/subjects").status_code == 401
     assert "Traceback" not in busy_hub.log()
 
 

@@ -365,9 +365,32 @@ def run_script(text: str, *arguments: str, timeout: float = 2 * PATIENCE_SECONDS
     return done.stdout
 
 
+def wait_until_asleep(thread_id: int) -> None:
+    """Wait until a thread of this process, by its native id, sleeps in a call.
+
+    One that waits for the GIL wakes every 5 ms, and one that could go on does not sleep.
+    """
+    switches, since = "", 0.0
+
+    def is_asleep() -> bool:
+        nonlocal switches, since
+        status = Path(f"/proc/self/task/{thread_id}/status").read_text()
+        (state,) = (line.split()[1] for line in status.splitlines() if line.startswith("State:"))
+        (now,) = (line for line in status.splitlines() if line.startswith("voluntary_ctxt_switches:"))
+        if state != "S" or now != switches:
+            switches, since = now, time.monotonic()
+            return False
+        return time.monotonic() - since > 0.1
+
+    eventually(is_asleep)
+
+
 @contextlib.contextmanager
 def hub_of(broker: AnyBroker | str, **settings: Any) -> Iterator[MessageHub]:
     endpoint = broker if isinstance(broker, str) else broker.endpoint
+    if os.environ.get("MESSAGEHUB_TRANSPORT") == "zmq":
+        # By ZeroMQ a process that a busy machine holds up looks like one that is stopped.
+        settings = {"hello_timeout_seconds": 5.0} | settings
     hub = MessageHub(endpoint=endpoint, **settings)
     try:
         yield hub

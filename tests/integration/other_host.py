@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from messagehub import MessageHub
 from messagehub.cli import app
 from tests.integration.block_processes import Process
+from tests.integration.harness import eventually
 
 Json = dict[str, Any]
 
@@ -55,11 +56,24 @@ class Views:
         self._hub, self._endpoint, self._http = hub, endpoint, http
 
     def all(self, channel: str) -> dict[str, Json]:
-        return {"python": self.python(channel), "cli": self.cli("discover", channel), "http": self.http(channel)}
+        return {
+            "python": self.python(channel),
+            "cli": eventually(self._cli_discovery, channel),
+            "http": self.http(channel),
+        }
 
     def python(self, channel: str) -> Json:
-        found: Json = msgspec.to_builtins(self._hub.discover(channel))
-        return found
+        """What the broker says; while it takes its time, `discover` says what is on this host."""
+
+        def found() -> Json | None:
+            shown: Json = msgspec.to_builtins(self._hub.discover(channel))
+            return shown if shown["source"] == "broker" else None
+
+        return eventually(found)
+
+    def _cli_discovery(self, channel: str) -> Json | None:
+        shown: Json = self.cli("discover", channel)
+        return shown if shown["source"] == "broker" else None
 
     def cli(self, *arguments: str, code: int = 0) -> Any:
         done = CliRunner().invoke(app, [*arguments, "--json", "--endpoint", self._endpoint])

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,7 +21,8 @@ from tests.integration.block_processes import Place, Process, place_in
 from tests.integration.harness import Peer, Served, eventually
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
-QUICK = {"heartbeat_seconds": 0.5, "stall_seconds": 1.0, "lease_seconds": 2.0, "beacon_seconds": 0.1}
+QUICK = {"heartbeat_seconds": 0.5, "stall_seconds": 20.0, "lease_seconds": 40.0, "beacon_seconds": 0.1}
+LEASE_SECONDS = 2.0
 
 PRODUCE = """
 producer = hub.producer(channel, schema=SCHEMA, capacity=64, **options)
@@ -46,11 +48,11 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 @pytest.fixture
-def serve(place: Place) -> Iterator[Callable[[], Served]]:
+def serve(place: Place) -> Iterator[Callable[..., Served]]:
     started: list[Served] = []
 
-    def start() -> Served:
-        server = Served(place.dir, **QUICK)
+    def start(**settings: float) -> Served:
+        server = Served(place.dir, **QUICK | settings)
         started.append(server)
         return server
 
@@ -69,7 +71,7 @@ def test_producers_born_without_a_broker_appear_in_it_within_a_second_of_its_sta
     started = time.monotonic()
     with Peer(server.endpoint) as peer:
         found = eventually(lambda: _found(peer, "early"))
-        assert time.monotonic() - started < 5.0  # a loaded machine; the broker looks before it serves
+        assert time.monotonic() - started < 15.0  # a loaded machine; the broker looks before it serves
         assert found["producers"][0]["pid"] == producer.pid
         assert found["schema"] == "verified"
     producer.signal(signal.SIGCONT)
@@ -83,9 +85,9 @@ def test_tables_appear_in_the_broker_and_stay(place: Place, serve: Callable[[], 
         assert eventually(lambda: _found(peer, "report"))["generation"] == 1
         hub.publish_table("report", pa.table({"x": [2]}))
         eventually(lambda: (_found(peer, "report") or {}).get("generation") == 2)
-        found = hub.discover("report")
-        assert found is not None
-        assert (found.source, found.status) == ("broker", "active")
+        # while the broker takes its time, `discover` says what is in the directory
+        found = eventually(lambda: (it := hub.discover("report")) is not None and it.source == "broker" and it)
+        assert found.status == "active"
         server.kill()
         server.start()
     with Peer(server.endpoint) as peer:
@@ -104,7 +106,7 @@ def test_death_of_a_member_is_told_at_once(place: Place, serve: Callable[[], Ser
         consumer.kill()
         # Seen, not expired; how soon is measured by the benchmarks (shared_memory/death-told).
         assert _next(watch, events.ConsumerUnregistered).reason == "died"
-        eventually(lambda: any(notice.event == "CONSUMER_UNREGISTERED" for notice in hub.notices()), timeout=5.0)
+        eventually(lambda: any(notice.event == "CONSUMER_UNREGISTERED" for notice in hub.notices()))
     producer.close()
 
 
@@ -121,15 +123,15 @@ def test_death_of_a_producer_is_told_and_its_place_is_free(place: Place, serve: 
         assert hub.discover("handed_on").producers[0].pid == os.getpid()
 
 
-def test_a_paused_producer_is_stalled_and_never_robbed(place: Place, serve: Callable[[], Served]) -> None:
-    server = serve()
+def test_a_paused_producer_is_stalled_and_never_robbed(place: Place, serve: Callable[..., Served]) -> None:
+    server = serve(stall_seconds=1.0, lease_seconds=LEASE_SECONDS)
     producer = place.process(PRODUCE, channel="paused", options={})
     producer.hear()
     producer.signal(signal.SIGSTOP)
     hub = place.hub()
     with Peer(server.endpoint) as peer:
         eventually(lambda: (_found(peer, "paused") or {}).get("status") == "stalled")
-        deadline = time.monotonic() + 2 * QUICK["lease_seconds"]
+        deadline = time.monotonic() + 2 * LEASE_SECONDS
         while time.monotonic() < deadline:
             assert (_found(peer, "paused") or {}).get("status") == "stalled"
             time.sleep(0.1)
@@ -267,12 +269,18 @@ def test_members_of_a_group_share_and_a_dead_ones_part_is_handed_on(place: Place
             producer.write(_batch(n), timeout=30.0)
         victim, *others = members
         victim.kill()
-        for n in range(30, 60):
-            producer.write(_batch(n), timeout=30.0)
-        for each in others:
-            each.tell()
-        seen = [_said(each) for each in members]
-    assert set().union(*seen) == set(range(60))
+        seen: list[set[int]] = [set() for _ in members]
+        with ThreadPoolExecutor() as threads:
+            for each, numbers in zip(members, seen, strict=True):
+                threads.submit(_hear_all, each, numbers)
+            try:
+                for n in range(30, 60):
+                    producer.write(_batch(n), timeout=30.0)
+                # the victim's part is handed on by then; a member that is told before that ends without it
+                eventually(lambda: set().union(*seen) == set(range(60)))
+            finally:
+                for each in others:
+                    each.tell()
     assert all(seen[1:]), "each survivor has a share"
 
 
@@ -302,9 +310,17 @@ def test_each_item_goes_to_one_member_and_shares_stay_while_no_broker_runs(
 
 def _said(member: Process) -> set[int]:
     """All items that a member told of until it ended, well or killed."""
+    numbers: set[int] = set()
+    _hear_all(member, numbers)
+    return numbers
+
+
+def _hear_all(member: Process, numbers: set[int]) -> None:
     assert member.popen.stdout is not None
-    heard = [json.loads(line) for line in member.popen.stdout]
-    return {each["n"] for each in heard if "n" in each}
+    for line in member.popen.stdout:
+        heard = json.loads(line)
+        if "n" in heard:
+            numbers.add(heard["n"])
 
 
 def _batch(n: int) -> pa.RecordBatch:

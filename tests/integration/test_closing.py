@@ -13,7 +13,7 @@ from messagehub import MessageHub
 from messagehub.errors import NotInitialised, SubscriptionClosed
 from messagehub.shm.errors import HandleClosed
 from tests.conftest import QUICK
-from tests.integration.harness import Served, eventually, hub_of
+from tests.integration.harness import Served, eventually, hub_of, wait_until_asleep
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -44,15 +44,18 @@ def test_a_thread_that_reads_is_let_go(tmp_path: Path, pool: ThreadPoolExecutor,
     with MessageHub(dir=tmp_path) as hub, hub.producer("a") as producer:
         consumer = hub.consumer("a")
         started = threading.Event()
+        threads: list[int] = []
 
         def read() -> object:
             assert consumer.read(timeout=60) == b"1"
+            threads.append(threading.get_native_id())
             started.set()
             return READS[how](consumer)
 
         reading = pool.submit(read)
         producer.write(b"1")
         assert started.wait(60)
+        wait_until_asleep(threads[0])
         (consumer if whose == "consumer" else hub).close()
         assert reading.result(60) in (None, [])
         with pytest.raises(HandleClosed, match="consumer is closed"):

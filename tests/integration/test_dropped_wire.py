@@ -50,7 +50,7 @@ def test_events_are_followed_while_the_wire_is_dropped(
 
     heard: list[bytes | None] = []
     try:
-        ask()
+        connection.ask_hello(timeout=30.0)
         listeners = Interrupted(connection, lose_the_broker)
         connection.listeners = (listeners,)
         listeners.add(b"channel/", heard.append)

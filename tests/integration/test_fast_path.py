@@ -3,7 +3,7 @@
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ import pytest
 from messagehub.channels.consumer.consumers import Consumer
 from messagehub.shm.errors import HandleClosed
 from tests.integration.block_processes import Place, place_in
-from tests.integration.harness import eventually
+from tests.integration.harness import eventually, wait_until_asleep
 from tests.shm.children import fork, wait
 
 PATIENCE = 30.0
@@ -70,11 +70,21 @@ def test_threads_that_share_a_producer_get_numbers_of_their_own(place: Place) ->
     assert sorted(number for written in numbers for number in written) == list(range(1, 1501))
 
 
+def when_this_thread_sleeps(call: Callable[..., object], *arguments: object) -> None:
+    own = threading.get_native_id()
+
+    def wait_and_call() -> None:
+        wait_until_asleep(own)
+        call(*arguments)
+
+    threading.Thread(target=wait_and_call).start()
+
+
 def test_whoever_waits_is_woken_by_close_and_by_a_signal(place: Place) -> None:
     hub = place.hub()
     with hub.producer("waiting") as producer, hub.consumer("waiting") as consumer:
         for _ in range(3):  # from the second on it waits in the core
-            threading.Timer(0.05, producer.write, (b"x",)).start()
+            when_this_thread_sleeps(producer.write, b"x")
             assert consumer.read(timeout=PATIENCE) == b"x"
 
         def interrupt(*_: object) -> None:
@@ -82,14 +92,14 @@ def test_whoever_waits_is_woken_by_close_and_by_a_signal(place: Place) -> None:
 
         before = signal.signal(signal.SIGUSR1, interrupt)
         try:
-            threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1)).start()
-            with pytest.raises(InterruptedError):
+            with pytest.raises(InterruptedError):  # noqa: PT012  a signal may come before the read begins
+                when_this_thread_sleeps(os.kill, os.getpid(), signal.SIGUSR1)
                 consumer.read()
         finally:
             signal.signal(signal.SIGUSR1, before)
         producer.write(b"after")
         assert consumer.read(timeout=PATIENCE) == b"after"
-        threading.Timer(0.05, consumer.close).start()
+        when_this_thread_sleeps(consumer.close)
         assert consumer.read() is None
         with pytest.raises(HandleClosed):
             consumer.read(timeout=0.0)

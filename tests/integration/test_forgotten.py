@@ -81,8 +81,9 @@ def test_a_forgotten_consumer_lets_go_of_a_producer_that_waits_for_it(tmp_path: 
         assert consumer.read(timeout=30) == b"1"
         producer.write(b"2")
         producer.write(b"3")
-        with pytest.warns(ResourceWarning):
+        with pytest.warns(ResourceWarning) as caught:  # noqa: PT031  a thread may hold it for a moment longer
             del consumer
+            eventually(lambda: len(caught))
         assert producer.write(b"4", timeout=30) == 4
 
 
@@ -91,8 +92,9 @@ def test_a_forgotten_producer_ends_its_stream(server: Served, other: MessageHub)
         producer = hub.producer("a")
         producer.write(b"1")
         assert consumer.read(timeout=30) == b"1"
-        with pytest.warns(ResourceWarning, match="the producer of channel 'a'"):
+        with pytest.warns(ResourceWarning, match="the producer of channel 'a'") as caught:  # noqa: PT031  as above
             del producer
+            eventually(lambda: len(caught))
         assert consumer.read() is None
         assert consumer.has_ended
         eventually(lambda: other.discover("a") is None or not other.discover("a").is_active)
@@ -126,7 +128,7 @@ def test_a_forgotten_hub_is_closed_with_all_that_it_made(server: Served, other: 
         hub = MessageHub(endpoint=server.endpoint)
         hub.register_producer("registered", schema_hash="h", required=True)
         hub.serve("service:a", lambda message, context: None)
-        assert other.request("service:a", 1) is None
+        assert other.request("service:a", 1, timeout=30) is None
 
     with pytest.warns(ResourceWarning, match="the hub at .*close it, or use `with"):
         forget_until(use, lambda: not other.services() and not other.channels())
@@ -143,7 +145,7 @@ def test_what_a_hub_made_keeps_it_alive(server: Served, other: MessageHub) -> No
         hub().watch(),
         hub().serve("service:a", lambda message, context: message.payload),
     )
-    pending = hub().begin_request("service:a", 3)
+    pending = hub().begin_request("service:a", 3, timeout=30)
     gc.collect()
     every = [one for one in gc.get_objects() if isinstance(one, MessageHub)]
     hubs = [one for one in every if one.settings.endpoint == server.endpoint and one is not other]

@@ -95,7 +95,7 @@ def test_very_many_members_of_a_process_that_ends_do_not_hold_up_others(embedded
 
 def test_a_consumer_that_was_closed_while_its_broker_was_away_does_not_stay(served: Callable[..., Served]) -> None:
     """This process lives on, so only its silence says that it has no consumer any more."""
-    server = served("--no-http", heartbeat_seconds=0.2, stall_seconds=1.0, lease_seconds=2.0, beacon_seconds=0.1)
+    server = served("--no-http", heartbeat_seconds=0.2, stall_seconds=4.0, lease_seconds=6.0, beacon_seconds=0.1)
     with hub_of(server) as living, living.producer("a"), living.consumer("a", group="crew", consumer_id="stays"):
         with hub_of(server) as closed:
             consumer = closed.consumer("a", group="crew", consumer_id="goes")
@@ -112,7 +112,7 @@ def test_a_consumer_that_was_closed_while_its_broker_was_away_does_not_stay(serv
 def test_a_worker_that_was_closed_while_its_broker_was_away_does_not_stay(
     fault: str, served: Callable[..., Served]
 ) -> None:
-    server = served("--no-http", heartbeat_seconds=0.2, stall_seconds=1.0, lease_seconds=2.0, beacon_seconds=0.1)
+    server = served("--no-http", heartbeat_seconds=0.2, stall_seconds=4.0, lease_seconds=6.0, beacon_seconds=0.1)
     with hub_of(server) as caller:
         with hub_of(server) as closed:
             closed.serve("name:scope", lambda *_: "closed")

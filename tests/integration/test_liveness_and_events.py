@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from typing import Any
 
 import msgspec
-import pytest
 import zmq
 
 from registry.events import ConsumerUnregistered
@@ -24,12 +23,7 @@ from tests.integration.harness import (
     producer,
 )
 
-SHORT = {"heartbeat_seconds": 0.1, "stall_seconds": 0.5, "lease_seconds": 1.5, "beacon_seconds": 0.1}
-
-
-@pytest.fixture
-def hasty(start_broker: Callable[..., AnyBroker]) -> AnyBroker:
-    return start_broker(**SHORT)
+SHORT = {"heartbeat_seconds": 0.1, "stall_seconds": 0.5, "beacon_seconds": 0.1}
 
 
 def status(peer: Peer, channel: str) -> str:
@@ -37,8 +31,9 @@ def status(peer: Peer, channel: str) -> str:
     return str(reply.get("status") or reply["code"])
 
 
-def test_silence_stalls_a_draft_producer_and_then_ends_it(hasty: AnyBroker) -> None:
-    with Peer(hasty.endpoint) as peer, Listener(hasty.endpoint, b"channel/") as listener:
+def test_silence_stalls_a_draft_producer_and_then_ends_it(start_broker: Callable[..., AnyBroker]) -> None:
+    broker = start_broker(**SHORT | {"lease_seconds": 6.0})  # it is stalled for long enough to be seen
+    with Peer(broker.endpoint) as peer, Listener(broker.endpoint, b"channel/") as listener:
         peer.ask(producer("a"))
         eventually(lambda: status(peer, "a") == "stalled")
         eventually(lambda: status(peer, "a") == "CHANNEL_NOT_FOUND")
@@ -52,22 +47,24 @@ def test_silence_stalls_a_draft_producer_and_then_ends_it(hasty: AnyBroker) -> N
     ]
 
 
-def test_a_heartbeat_recovers_a_stalled_producer(hasty: AnyBroker) -> None:
-    with Peer(hasty.endpoint) as peer:
-        for _ in range(3):
-            peer.ask(producer("a"))
-            eventually(lambda: status(peer, "a") == "stalled")
-            beat = peer.ask({"type": "HEARTBEAT", "lease": "a/default"})
-            if beat["known"]:  # unless the lease ended between the two requests
-                assert status(peer, "a") in ("active", "stalled")
-                return
-    pytest.fail("the lease always ended first")
+def test_a_heartbeat_recovers_a_stalled_producer(start_broker: Callable[..., AnyBroker]) -> None:
+    def is_active_after_a_beat() -> bool:
+        assert peer.ask({"type": "HEARTBEAT", "lease": "a/default"})["known"]
+        return status(peer, "a") == "active"
+
+    with Peer(start_broker(**SHORT | {"lease_seconds": 60.0}).endpoint) as peer:
+        peer.ask(producer("a"))
+        eventually(lambda: status(peer, "a") == "stalled")
+        eventually(is_active_after_a_beat)
 
 
-def test_a_client_keeps_its_lease_alive_by_itself_and_one_heartbeat_covers_all(hasty: AnyBroker) -> None:
-    with hub_of(hasty) as hub, Peer(hasty.endpoint) as peer:
+def test_a_client_keeps_its_lease_alive_by_itself_and_one_heartbeat_covers_all(
+    start_broker: Callable[..., AnyBroker],
+) -> None:
+    broker = start_broker(**SHORT | {"stall_seconds": 4.0, "lease_seconds": 5.0})
+    with hub_of(broker) as hub, Peer(broker.endpoint) as peer:
         held = [hub.register_producer(f"c{number}", schema_hash="h") for number in range(30)]
-        eventually(lambda: beats(peer) >= 30)
+        eventually(lambda: beats(peer) >= 70)  # which takes longer than the lease
         assert all(held)
         assert len(peer.snapshot()) == 30
         assert peer.stats()["leases"] == 1
@@ -81,8 +78,10 @@ def test_an_unknown_lease_is_told_to_register_again(peer: Peer) -> None:
     assert peer.ask({"type": "HEARTBEAT", "lease": "never-heard-of"})["known"] is False
 
 
-def test_a_stalled_producer_is_replaced_by_another_process_a_living_one_is_not(hasty: AnyBroker) -> None:
-    with Peer(hasty.endpoint) as peer:
+def test_a_stalled_producer_is_replaced_by_another_process_a_living_one_is_not(
+    start_broker: Callable[..., AnyBroker],
+) -> None:
+    with Peer(start_broker(**SHORT | {"stall_seconds": 5.0, "lease_seconds": 60.0}).endpoint) as peer:
         peer.ask(producer("a", lease="one"))
         assert peer.ask(producer("a", lease="two"))["code"] == "PRODUCER_ALREADY_REGISTERED"
         reply = eventually(lambda: acknowledged(peer.ask(producer("a", lease="two"))))
@@ -111,10 +110,11 @@ def test_members_are_told_with_their_heartbeats(broker: AnyBroker) -> None:
         assert peer.snapshot() == {}
 
 
-def test_the_death_of_a_consumer_is_told_to_producer_and_watchers(hasty: AnyBroker) -> None:
-    with hub_of(hasty) as maker, maker.watch("a") as watch:
+def test_the_death_of_a_consumer_is_told_to_producer_and_watchers(start_broker: Callable[..., AnyBroker]) -> None:
+    broker = start_broker(**SHORT | {"stall_seconds": 4.0, "lease_seconds": 5.0})
+    with hub_of(broker) as maker, maker.watch("a") as watch:
         maker.register_producer("a", schema_hash="h")
-        with Peer(hasty.endpoint) as dying:
+        with Peer(broker.endpoint) as dying:
             dying.ask({"type": "CONSUMER_REGISTER", "channel": "a", "consumer_id": "c"})
         told = eventually(lambda: [it for it in maker.notices() if it.event == "CONSUMER_UNREGISTERED"])
         assert [it.reason for it in told] == ["expired"]
@@ -300,8 +300,11 @@ def test_waiting_for_a_channel_ends_when_it_becomes_active(broker: AnyBroker) ->
         assert found[0].is_active
 
 
-def test_a_slow_subscriber_stops_nobody_and_can_tell_that_it_missed_something(broker: AnyBroker) -> None:
+def test_a_slow_subscriber_stops_nobody_and_can_tell_that_it_missed_something(
+    start_broker: Callable[..., AnyBroker],
+) -> None:
     """More events than its queue holds: the rest is dropped for it alone."""
+    broker = start_broker(**QUICK | {"stall_seconds": 600.0, "lease_seconds": 1200.0})  # no event but what it asks for
     count, step = 8000, 1000  # a step fits into the queue of a subscriber that reads, however late it gets to run
     with (
         Listener(broker.endpoint, b"channel/", queue=1) as deaf,

@@ -56,6 +56,7 @@ def test_both_sides_count_the_same_requests_and_errors_exactly(broker: AnyBroker
         for requests in (stats.requests, ours):
             counted = {name: (it["count"], it["errors"]) for name, it in requests.items() if name != "STATS_REQUEST"}
             counted.pop("HELLO", None)
+            counted.pop("PING", None)  # asked of a broker that takes its time
             assert counted == {
                 "CHANNEL_CREATE": (8, 1),
                 "CHANNEL_DESCRIBE_REQUEST": (3, 0),  # not found is an answer

@@ -55,12 +55,17 @@ def test_a_suite_with_the_plugin_has_a_broker_for_each_test_and_leaves_nothing(t
     environment = clean_environment() | {"PYTHONPATH": str(ROOT)}
     environment = {name: value for name, value in environment.items() if not name.startswith("MESSAGEHUB_")}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
-    ran = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=110, check=False
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "4 passed" in ran.stdout
-    left = [*Path("/dev/shm").glob("*@test-*"), *Path(f"/dev/shm/messagehub-{os.geteuid()}").glob("test-*")]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as ran:
+        try:
+            said, _ = ran.communicate(timeout=110)
+        finally:
+            ran.kill()
+    assert ran.returncode == 0, said
+    assert "4 passed" in said
+    own = f"test-{ran.pid}-*"  # other suites with the plugin may run at the same time
+    left = [*Path("/dev/shm").glob(f"*@{own}"), *Path(f"/dev/shm/messagehub-{os.geteuid()}").glob(own)]
     assert left == []
 
 

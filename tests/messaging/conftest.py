@@ -11,6 +11,12 @@ from tests.integration.harness import Served
 from tests.messaging.service_harness import WorkerProcess, patient_hub
 
 
+@pytest.fixture(autouse=True)
+def _patient_hello(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker on a loaded machine may need more than half a second to say hello."""
+    monkeypatch.setenv("MESSAGEHUB_HELLO_TIMEOUT_SECONDS", "5")
+
+
 @pytest.fixture
 def broker(served: Callable[..., Served]) -> Served:
     return served("--no-http", **QUICK)

@@ -108,7 +108,7 @@ def test_a_broker_that_is_stopped_does_not_stop_the_loop(broker: Served, caller:
     async def ask_all() -> float:
         async def ended(call: Callable[[float], Awaitable[Any]]) -> None:
             try:
-                await call(1.0)
+                await call(6.0)
             except Exception:  # noqa: BLE001  what it says is not what is tested
                 return
 
@@ -119,7 +119,7 @@ def test_a_broker_that_is_stopped_does_not_stop_the_loop(broker: Served, caller:
     caller.connect(timeout=SECONDS)
     broker.signal(signal.SIGSTOP)
     try:
-        assert asyncio.run(ask_all()) < 0.9  # one that blocks it takes its whole timeout of 1 s
+        assert asyncio.run(ask_all()) < 5.0  # one that blocks it takes its whole timeout of 6 s
     finally:
         broker.signal(signal.SIGCONT)
 
@@ -134,12 +134,12 @@ def test_a_worker_that_is_stopped_does_not_stop_the_loop(
 
     async def ask() -> float:
         async with Pulse() as pulse:
-            asked = [caller.request_async("service:stopped", large, timeout=1.0) for _ in range(20)]
+            asked = [caller.request_async("service:stopped", large, timeout=6.0) for _ in range(20)]
             ended = await asyncio.gather(*asked, return_exceptions=True)
         assert all(isinstance(each, TimeoutError) for each in ended)
         return pulse.longest
 
-    assert asyncio.run(ask()) < 0.9
+    assert asyncio.run(ask()) < 5.0
     process.signal(signal.SIGCONT)
     assert caller.request("service:stopped", b"next", timeout=SECONDS) == b"next"
 

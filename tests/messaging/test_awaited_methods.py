@@ -191,7 +191,7 @@ def test_an_awaited_call_of_a_topic_leaves_the_event_loop_free(broker: Served) -
             ticks = 0
             while not keeping.done():
                 ticks += 1
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.001)
             await keeping
             assert ticks > 10
 

@@ -62,7 +62,7 @@ def filled(hub: MessageHub, count: int, topic: str = "orders") -> None:
 MEMBER = """
 import sys, time
 from messagehub import MessageHub
-hub = MessageHub(endpoint=sys.argv[1])
+hub = MessageHub(endpoint=sys.argv[1], hello_timeout_seconds=5)
 buffer, ack_wait = int(sys.argv[2]), float(sys.argv[3])
 subscription = hub.subscribe("orders", durable="billing", ack="manual", buffer=buffer, ack_wait=ack_wait)
 for message in subscription:
@@ -127,7 +127,7 @@ def test_asking_for_the_next_acknowledges_automatically(broker: AnyBroker) -> No
 def test_what_is_not_acknowledged_in_time_comes_again_before_what_is_new(broker: AnyBroker) -> None:
     with hub_of(broker) as hub:
         filled(hub, 3)
-        with hub.subscribe("orders", durable="billing", ack="manual", ack_wait=0.5) as subscription:
+        with hub.subscribe("orders", durable="billing", ack="manual", ack_wait=4.0) as subscription:
             one, two, three = read(subscription, 3)
             assert (one.deliveries, two.deliveries, three.deliveries) == (1, 1, 1)
             two.ack()
@@ -158,11 +158,11 @@ def test_what_waits_in_the_buffer_is_not_handed_out_to_others(broker: AnyBroker)
     """A slow reader of many has its time for each of them."""
     with hub_of(broker) as hub, hub_of(broker) as other:
         filled(hub, 10)
-        with hub.subscribe("orders", durable="billing", ack="manual", ack_wait=0.6, buffer=10) as slow:
+        with hub.subscribe("orders", durable="billing", ack="manual", ack_wait=4.0, buffer=10) as slow:
             first = slow.receive(SECONDS)
             first.ack()
             with other.subscribe("orders", durable="billing", ack="manual") as second:
-                deadline = time.monotonic() + 1.5
+                deadline = time.monotonic() + 6.0
                 while time.monotonic() < deadline:
                     assert is_silent(second)
                 rest = read(slow, 9)
@@ -312,7 +312,7 @@ def test_closing_gives_back_what_is_buffered(broker: AnyBroker) -> None:
 
 def test_what_was_buffered_and_never_read_is_not_counted_as_delivered(server: Served) -> None:
     # After a restart the broker waits for those who held something: for an `ack_wait` that passes here.
-    options: dict[str, Any] = {"durable": "billing", "ack": "manual", "ack_wait": 2, "max_deliveries": 2}
+    options: dict[str, Any] = {"durable": "billing", "ack": "manual", "ack_wait": 5, "max_deliveries": 2}
     with hub_of(server) as hub:
         filled(hub, 6)
         for _ in range(4):  # deployed again and again
@@ -402,7 +402,7 @@ def test_a_callback_that_fails_does_not_acknowledge(broker: AnyBroker) -> None:
 
     with hub_of(broker) as hub:
         filled(hub, 2)
-        with hub.subscribe("orders", handle, durable="billing", ack_wait=0.3):
+        with hub.subscribe("orders", handle, durable="billing", ack_wait=4.0):
             eventually(lambda: (1, 2) in found)
             eventually(lambda: hub.topic("orders").position("billing").summary.lag == 0)
         assert sorted(found) == [(1, 1), (1, 2), (2, 1)]

@@ -2,11 +2,9 @@
 
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -27,20 +25,17 @@ def environment(broker: Served) -> dict[str, str]:
 
 @pytest.fixture
 def url(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
-    with closing(socket.socket()) as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     log = tmp_path / "uvicorn"
     with log.open("w") as written:
         process = preloaded.Popen(
-            [sys.executable, "-m", "uvicorn", "examples.fastapi_app:app", "--port", str(port)],
+            [sys.executable, "-m", "uvicorn", "examples.fastapi_app:app", "--port", "0"],
             env=environment,
             cwd=ROOT,
             stderr=written,
             stdout=written,
         )
-    eventually(lambda: "startup complete" in log.read_text())
-    yield f"http://127.0.0.1:{port}"
+    said = eventually(lambda: re.search(r"running on (http://\S+:\d+) ", log.read_text()))
+    yield said[1]
     process.send_signal(signal.SIGTERM)
     try:
         process.wait(SECONDS)

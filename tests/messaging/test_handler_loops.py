@@ -51,8 +51,7 @@ def test_a_worker_whose_loop_was_closed_leaves_its_pool(broker: Served, caller: 
         other.serve("pool:mixed", lambda message, context: "here")
         answers = [caller.request("pool:mixed", timeout=SECONDS, retries=3) for _ in range(6)]
         assert answers == ["here"] * 6
-        (pool,) = caller.services("pool:mixed", timeout=SECONDS)
-        assert len(pool.workers) == 1
+        eventually(lambda: [len(pool.workers) for pool in caller.services("pool:mixed", timeout=SECONDS)] == [1])
         counted = metrics(hub)
         assert counted["received"] == counted["refused"] >= 1  # until the broker and the caller know that it left
 
@@ -100,10 +99,12 @@ def test_something_cancelled_inside_of_a_callback_concerns_one_message(
         async with caller.subscribe("orders.new", callback, timeout=SECONDS):
             for number in range(3):
                 await caller.publish_async("orders.new", number, timeout=SECONDS)
-            await asyncio.to_thread(eventually, lambda: seen == [0, 1, 2])
+            await asyncio.to_thread(eventually, lambda: caplog.text.count(failed) == 3)
+            assert seen == [0, 1, 2]
 
+    failed = "the callback of 'orders.new' failed"
     asyncio.run(run())
-    assert caplog.text.count("the callback of 'orders.new' failed") == 3
+    assert caplog.text.count(failed) == 3
 
 
 def test_a_cancelled_task_of_callbacks_closes_its_subscription(caller: MessageHub) -> None:
@@ -145,7 +146,7 @@ def test_a_subscription_that_a_stopped_broker_does_not_confirm_does_not_stop_the
 ) -> None:
     async def run() -> int:
         ticks = 0
-        task = asyncio.create_task(caller.subscribe_async("orders.new", timeout=0.5))
+        task = asyncio.create_task(caller.subscribe_async("orders.new", timeout=5.0))
         while not task.done():
             await asyncio.sleep(0.001)
             ticks += 1
@@ -172,8 +173,8 @@ def test_publishing_to_a_retained_topic_has_one_deadline_for_all_that_is_asked(
     try:
         began_at = time.monotonic()
         with pytest.raises(SendTimeout):
-            topic.publish(2, timeout=3.0)
-        assert time.monotonic() - began_at < 5.5  # each of the two questions took as long as it was given
+            topic.publish(2, timeout=6.0)
+        assert time.monotonic() - began_at < 10.0  # each of the two questions took as long as it was given
     finally:
         broker.signal(signal.SIGCONT)
 

@@ -62,7 +62,9 @@ def gate(tmp_path):
 
 def waits_for(gate, then=""):
     return (
-        f"import os, time\nprint('waiting', flush=True)\n"
+        "import os, sys, time\n"
+        "sys.stdout.write('waiting\\n')\n"  # at once: what `print` writes may be sent before its line's end
+        f"sys.stdout.flush()\n"
         f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)\n{then}"
     )
 
@@ -354,7 +356,7 @@ def test_a_connected_client_shares_a_busy_kernel_and_leaves_it_running(shared, g
 
 def test_a_collector_takes_up_a_request_that_another_client_sent_before(shared):
     with Kernel.connect(shared.connection_file, timeout_seconds=LONG) as guest:
-        execution = shared.execute("print('shared')")
+        execution = shared.execute("import sys\nsys.stdout.write('shared\\n')\nsys.stdout.flush()")
         execution.wait(LONG)
         with Collector(guest.router, execution.request_id, timeout_seconds=LONG) as collector:
             collected = collector.collect()
@@ -379,7 +381,7 @@ def test_a_killed_kernel_is_reported_at_once_to_everybody_and_can_be_restarted()
             kernel.execute("1")
         assert not kernel.is_alive
         assert not guest.is_alive
-        assert kernel.router.stats().active_requests == 0
+        eventually(lambda: kernel.router.stats().active_requests == 0)
         kernel.restart()
         assert kernel.is_alive
         assert kernel.execute("1 + 1").wait(LONG).result.data["text/plain"] == "2"

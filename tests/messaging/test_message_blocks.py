@@ -75,7 +75,7 @@ def next_frame(receiver: Peer) -> bytes:
 PUBLISHER = """
 import sys, numpy as np, pyarrow as pa
 from messagehub import MessageHub
-with MessageHub(endpoint=sys.argv[1]) as hub:
+with MessageHub(endpoint=sys.argv[1], hello_timeout_seconds=5) as hub:
     for n in range(3):
         batch = pa.RecordBatch.from_arrays([pa.array(np.full(1_000_000, n))], names=["a"])
         hub.publish("frames", batch, headers={"n": n})
@@ -196,7 +196,7 @@ def test_a_damaged_block_is_an_error_of_its_message(broker: Served) -> None:
 KILLED = """
 import os, signal, sys, numpy as np, pyarrow as pa
 from messagehub import MessageHub
-hub = MessageHub(endpoint=sys.argv[1])
+hub = MessageHub(endpoint=sys.argv[1], hello_timeout_seconds=5)
 batch = pa.RecordBatch.from_arrays([pa.array(np.arange(1_000_000))], names=["a"])
 for n in range(5):
     hub.publish("frames", batch)

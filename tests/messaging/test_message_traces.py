@@ -93,8 +93,9 @@ def test_what_is_lost_on_the_way_is_told_apart(served: Callable[..., Served]) ->
         numbered.number += 3
         sender.publish("a", 2)
         assert every.receive(timeout=30).number == 5
+        publisher = first.publisher.hex()
         found = {
-            number: sender.trace_message("a", publisher=first.publisher.hex(), number=number).subscriptions[0]
+            number: sender.trace_message("a", publisher=publisher, number=number, timeout=30).subscriptions[0]
             for number in (1, 2, 4, 5)
         }
         assert {number: one.outcome for number, one in found.items()} == {
@@ -134,7 +135,7 @@ def test_a_retained_message_is_followed_by_its_offset(served: Callable[..., Serv
         offsets = [topic.publish(number) for number in range(5)]
         oldest, late = reader.subscribe("jobs", since="oldest", buffer=2), reader.subscribe("jobs", since="newest")
         live = reader.subscribe("jobs")
-        worker = reader.subscribe("jobs", durable="worker", ack="manual", max_deliveries=1, ack_wait=0.2, since=2)
+        worker = reader.subscribe("jobs", durable="worker", ack="manual", max_deliveries=1, ack_wait=4.0, since=2)
         assert oldest.receive(timeout=30).offset == offsets[0]
         held = worker.receive(timeout=30)
         assert held.offset == 2

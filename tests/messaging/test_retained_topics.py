@@ -518,7 +518,7 @@ PUBLISHER = """
 import sys
 from messagehub import Keep, MessageHub
 endpoint, name, path = sys.argv[1:4]
-hub = MessageHub(endpoint=endpoint)
+hub = MessageHub(endpoint=endpoint, hello_timeout_seconds=5)
 with open(path, "w") as acknowledged:
     n = 0
     while True:

@@ -98,15 +98,15 @@ def test_what_a_handler_raised_is_neither_tried_again_nor_a_dead_letter(broker: 
         for number, error in enumerate(errors):
             with pytest.raises(type(error), match="of its own"):
                 caller.request("name:failing", number, retries=5, idempotent=True, timeout=SECONDS)
-        assert metrics(hub)["handled"] == len(errors)
+        eventually(lambda: metrics(hub)["handled"] == len(errors))
     assert (metrics(caller)["retried"], metrics(caller)["dead_letters"]) == (0, 0)
 
 
 def test_retries_end_at_the_timeout(caller: MessageHub) -> None:
     started = time.monotonic()
     with pytest.raises(ServiceNotFound):
-        caller.request("service:gone", b"", retries=1000, timeout=0.5)
-    assert time.monotonic() - started < 0.5 + SOON
+        caller.request("service:gone", b"", retries=1000, timeout=4.0)
+    assert time.monotonic() - started < 4.0 + SOON
 
 
 def test_a_large_dead_letter_is_kept_without_its_payload(caller: MessageHub) -> None:
@@ -164,7 +164,7 @@ def test_a_full_mailbox_has_senders_wait_when_block_is_asked_for(broker: Served,
     ):
         fill(hub, caller, "name:full", gate, 2)
         with pytest.raises(SendTimeout):
-            impatient.send("name:full", "too late", timeout=0.2)
+            impatient.send("name:full", "too late", timeout=4.0)  # time to reach the mailbox
         waiting = threads.submit(caller.request, "name:full", "patient", timeout=SECONDS)
         eventually(lambda: metrics(caller)["sent"] == 4)
         assert metrics(hub)["received"] == 3
@@ -211,9 +211,9 @@ def test_a_request_that_expired_in_the_mailbox_is_not_handled_but_what_was_sent_
     with patient_hub(broker) as hub, hub.serve("name:busy", gate):
         caller.send("name:busy", "running", timeout=SECONDS)
         assert gate.entered.acquire(timeout=SECONDS)
-        caller.send("name:busy", "sent", timeout=0.2)
+        caller.send("name:busy", "sent", timeout=4.0)
         with pytest.raises(RequestTimeout):
-            caller.request("name:busy", "asked", timeout=0.2)
+            caller.request("name:busy", "asked", timeout=4.0)
         gate.opened.set()
         assert caller.request("name:busy", "last", timeout=SECONDS) == "last"
         # private: that a request expired unseen is told to a caller who has given up, and is counted nowhere
@@ -354,7 +354,7 @@ def test_a_stopped_worker_that_was_never_reached_gives_a_send_timeout(
     process = worker("service:stopped")
     process.signal(signal.SIGSTOP)
     with pytest.raises(SendTimeout):
-        caller.request("service:stopped", {}, timeout=0.3)
+        caller.request("service:stopped", {}, timeout=4.0)
 
 
 def test_a_worker_that_cannot_be_reached_is_a_route_error(broker: Served, caller: MessageHub) -> None:
@@ -493,13 +493,13 @@ def test_resending_ends_at_its_deadline_and_leaves_the_rest(broker: Served, call
     gate = Gate()
     with patient_hub(broker) as hub, hub.serve("name:full", gate, mailbox=2, overflow="block"):
         fill(hub, caller, "name:full", gate, 2)
-        done = caller.resend_dead_letters(timeout=2.0)
+        done = caller.resend_dead_letters(timeout=6.0)
         assert (done.sent, done.left) == (0, 2)
         assert [one.code for one in done.failed] == ["SEND_TIMEOUT"]
         gate.opened.set()
         assert caller.resend_dead_letters().sent == 3
         eventually(lambda: sorted(gate.seen[-3:], key=str) == [0, 1, 2])
-    assert caller.dead_letters().letters == []
+    eventually(lambda: caller.dead_letters().letters == [])
 
 
 def test_all_dead_letters_are_sent_again_oldest_first_and_a_limit_says_what_it_left(caller: MessageHub) -> None:

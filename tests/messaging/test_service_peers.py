@@ -278,7 +278,7 @@ def test_many_processes_of_our_own_user_may_come_at_once(hub: MessageHub) -> Non
 def test_a_stranger_that_says_nothing_is_hung_up_on(
     hub: MessageHub, caller: MessageHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service_server, "GREETING_SECONDS", 0.2)
+    monkeypatch.setattr(service_server, "GREETING_SECONDS", 4.0)
     with hub.serve("name:one", echo):
         worker = worker_of(hub, "name:one")
         with connected(worker.endpoint) as silent, connected(worker.endpoint) as halfway:
@@ -355,7 +355,7 @@ def test_the_handler_of_a_stream_that_nobody_reads_on_is_told_so(hub: MessageHub
 def test_the_handler_of_a_stream_waits_no_longer_than_its_caller(hub: MessageHub, caller: MessageHub) -> None:
     stream = Stream(100)
     with hub.serve("name:long", stream):
-        streamed = caller.stream("name:long", timeout=1.0)
+        streamed = caller.stream("name:long", timeout=4.0)
         assert next(streamed) == PIECE
         assert stream.ended.wait(SECONDS)
         with pytest.raises(RequestTimeout):  # and not a part of it, with a reply
@@ -375,7 +375,7 @@ def test_a_handler_that_goes_on_past_the_deadline_cannot_make_a_part_look_whole(
         return "whole"
 
     with hub.serve("name:long", stream):
-        streamed = caller.stream("name:long", timeout=1.0)
+        streamed = caller.stream("name:long", timeout=4.0)
         assert ended.wait(SECONDS)
         with pytest.raises(RequestTimeout):
             list(streamed)

@@ -113,15 +113,21 @@ def test_least_busy_avoids_who_has_something_to_do(
         assert held.result(SECONDS)["pid"] not in others
 
 
+def busy(caller: MessageHub, process: WorkerProcess) -> int:
+    """How many messages a worker of the pool handles, as of its last heartbeat."""
+    workers = [worker for pool in caller.services("pool:crew") for worker in pool.workers]
+    return sum(each.mailbox.busy for each in workers if each.worker_id == process.worker_id and each.mailbox)
+
+
 def test_least_busy_learns_from_replies_what_others_ask_for(
     broker: Served, worker: Callable[..., WorkerProcess], caller: MessageHub, tmp_path: Path
 ) -> None:
     crew = [worker("pool:crew", strategy="least_busy", concurrency=8) for _ in range(2)]
     gate = tmp_path / "gate"
     with patient_hub(broker) as other, ThreadPoolExecutor(4) as threads:
-        busy = f"id:{crew[0].worker_id}"
-        held = [threads.submit(other.request, busy, {"until": str(gate)}, timeout=SECONDS) for _ in range(4)]
-        eventually(lambda: metrics(other)["sent"] == 4)
+        first = f"id:{crew[0].worker_id}"
+        held = [threads.submit(other.request, first, {"until": str(gate)}, timeout=SECONDS) for _ in range(4)]
+        eventually(lambda: busy(caller, crew[0]) == 4)
         asked = Counter(pids(caller, "pool:crew", 20))
         gate.touch()
         assert all(each.result(SECONDS) for each in held)
@@ -221,8 +227,8 @@ def test_a_timeout_clears_what_was_pending_and_the_late_reply_is_counted(broker:
     with patient_hub(broker) as hub, hub.serve("service:slow", gate, concurrency=2):
         started = time.monotonic()
         with pytest.raises(RequestTimeout):
-            caller.request("service:slow", 1, timeout=0.2)
-        assert 0.2 <= time.monotonic() - started < SOON
+            caller.request("service:slow", 1, timeout=4.0)
+        assert 4.0 <= time.monotonic() - started < 4.0 + SOON
         assert connection_of(caller).is_idle
         assert metrics(caller)["timeouts"] == 1
         assert metrics(caller)["late_replies"] == 0
@@ -251,8 +257,7 @@ def test_a_worker_killed_mid_request_is_heard_of_at_once(
             with pytest.raises(NoResponse):
                 each.result(SECONDS)
         assert time.monotonic() - killed < SOON
-    with pytest.raises(ServiceNotFound):
-        caller.request("service:resize", {})
+    eventually(is_unknown, caller, "service:resize")
 
 
 def test_the_others_of_a_pool_take_over_from_a_killed_one(
@@ -299,7 +304,7 @@ def test_many_requests_are_on_their_way_from_one_thread(
     assert [each.result() for each in reversed(pending)] == list(reversed(range(200)))
     assert pending[0].result() == 0  # again, the same
     failing = caller.begin_request("service:echo", {"raise": "refusal"}, timeout=SECONDS)
-    late = caller.begin_request("service:echo", {"until": "never"}, timeout=0.2)
+    late = caller.begin_request("service:echo", {"until": "never"}, timeout=4.0)
     lost = caller.begin_request("service:echo", {"until": "never"}, timeout=60)
     for _ in range(2):
         with pytest.raises(InvalidRequest):
@@ -432,7 +437,7 @@ def test_a_stream_ends_at_its_deadline_or_with_what_the_handler_raises(
         with pytest.raises(InvalidRequest):
             next(failing)
     gate = tmp_path / "gate"
-    streamed = caller.stream("service:stream", {"stream": [1], "until": str(gate)}, timeout=0.3)
+    streamed = caller.stream("service:stream", {"stream": [1], "until": str(gate)}, timeout=4.0)
     assert next(streamed) == 1
     with pytest.raises(RequestTimeout):
         next(streamed)

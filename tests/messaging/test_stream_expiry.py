@@ -12,7 +12,7 @@ from messagehub.streams import router as streams
 from tests.integration.harness import eventually
 from tests.messaging.test_jupyter import LONG, Puppet
 
-QUICK = StreamLimits(idle_seconds=0.1, cleanup_seconds=0.01)
+QUICK = StreamLimits(idle_seconds=4.0, cleanup_seconds=0.01)
 
 
 @pytest.fixture

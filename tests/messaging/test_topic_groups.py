@@ -75,7 +75,7 @@ def test_members_come_and_go_while_messages_flow_and_nothing_is_lost_or_doubled(
 
         def publish() -> None:
             nonlocal published
-            while not is_over.wait(0.001):  # no faster than all of them can receive in one process
+            while not is_over.wait(0.002):  # no faster than all of them can receive in one process
                 for _ in range(5):
                     publisher.publish("orders", published)
                     published += 1
@@ -98,7 +98,7 @@ def test_members_come_and_go_while_messages_flow_and_nothing_is_lost_or_doubled(
 MEMBER = """
 import sys
 from messagehub import MessageHub
-hub = MessageHub(endpoint=sys.argv[1])
+hub = MessageHub(endpoint=sys.argv[1], hello_timeout_seconds=5)
 for message in hub.subscribe("orders", group="workers"):
     print(message.payload, flush=True)
 """

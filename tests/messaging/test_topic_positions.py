@@ -59,7 +59,7 @@ def test_reading_begins_with_the_last_message_of_each_topic(hub: MessageHub) -> 
 
 
 def test_a_last_message_that_has_grown_too_old_is_not_counted_as_lost(hub: MessageHub) -> None:
-    hub.topic("t", keep=datetime.timedelta(seconds=3)).publish("old")
+    hub.topic("t", keep=datetime.timedelta(seconds=6)).publish("old")
     eventually(lambda: hub.topic("t").describe().messages == 0)
     with hub.subscribe("t", since="last") as subscription:
         hub.publish("t", "next")

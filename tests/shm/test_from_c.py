@@ -58,12 +58,12 @@ def test_a_reader_in_c_that_is_killed_or_stopped_is_seen(root: str, program: str
         child = reading(program, made)
         os.kill(child.pid, signal.SIGSTOP)
         for number in range(2, 6):
-            made.write(payload(number), timeout_seconds=5)
+            made.write(payload(number), timeout_seconds=20)
         with pytest.raises(errors.RingFull, match=f"process {child.pid} has not read"):
             made.write(payload(6), timeout_seconds=0.05)
         child.kill()
         child.communicate(timeout=10)
-        assert made.write(payload(6), timeout_seconds=5).last == 6
+        assert made.write(payload(6), timeout_seconds=20).last == 6
 
 
 def test_a_reader_in_c_of_an_overwriting_ring_counts_what_it_lost(root: str, program: str) -> None:

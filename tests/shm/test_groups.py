@@ -33,7 +33,7 @@ def take(reader: RingReader, *, acknowledge: bool = True) -> list[int]:
 
 def fill(made: object, first: int, last: int) -> None:
     for number in range(first, last + 1):
-        made.write(payload(number), timeout_seconds=2)  # type: ignore[attr-defined]
+        made.write(payload(number), timeout_seconds=20)  # type: ignore[attr-defined]
 
 
 def test_each_item_goes_to_one_member(root: str) -> None:
@@ -202,7 +202,7 @@ def test_a_member_that_comes_while_its_group_is_deleted_reads(root: str, monkeyp
             assert deleted == [True]
             assert take(reader) == [1, 2, 3]
             for number in range(4, 30):
-                made.write(payload(number), timeout_seconds=2)
+                made.write(payload(number), timeout_seconds=20)
                 assert take(reader) == [number]
 
 
@@ -213,7 +213,7 @@ def test_a_writer_follows_a_group_that_was_deleted_and_came_again(root: str) -> 
         assert delete_group(os.path.join(root, "ring"), "g")
         with member(root, 1, 0, 1) as again:
             assert take(again) == [1, 2, 3, 4]
-            made.write(payload(5), timeout_seconds=2)
+            made.write(payload(5), timeout_seconds=20)
 
 
 def test_a_damaged_file_of_a_group_is_deleted(root: str) -> None:

@@ -89,7 +89,7 @@ def test_the_error_policy_refuses_instead_of_losing(root: str) -> None:
         started = time.monotonic()
         with pytest.raises(errors.RingFull):
             made.write(payload(5), timeout_seconds=60)
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 30
         assert checked(reader.read(0)) == 1
         fill(made, 5, 5)
         assert drain(reader) == [2, 3, 4, 5]
@@ -102,7 +102,7 @@ def test_a_blocking_writer_goes_on_as_soon_as_the_reader_does(root: str) -> None
             made.write(payload(5), timeout_seconds=0.02)
         thread = threading.Thread(target=fill, args=(made, 5, 200))
         thread.start()
-        seen = [checked(reader.read(5)) for _ in range(200)]
+        seen = [checked(reader.read(20)) for _ in range(200)]
         thread.join(10)
         assert seen == list(range(1, 201))
 
@@ -123,7 +123,7 @@ def test_a_killed_lossless_reader_does_not_block_the_writer(root: str) -> None:
         with pytest.raises(errors.RingFull):
             made.write(payload(5), timeout_seconds=0.05)
         kill(pid)
-        assert made.write(payload(5), timeout_seconds=2).first == 5
+        assert made.write(payload(5), timeout_seconds=20).first == 5
         readers_path = os.path.join(root, made.header.readers_path)
         assert sorted(os.listdir(readers_path)) == ["index", "writer.fifo"]
 
@@ -292,7 +292,7 @@ def test_threads_share_a_writer(root: str) -> None:
         threads = [threading.Thread(target=lambda: [made.write(b"x" * 100) for _ in range(100)]) for _ in range(4)]
         for thread in threads:
             thread.start()
-        seen = [reader.read(5).sequence for _ in range(400)]
+        seen = [reader.read(20).sequence for _ in range(400)]
         for thread in threads:
             thread.join(10)
         assert seen == list(range(1, 401))

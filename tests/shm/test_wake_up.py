@@ -72,9 +72,9 @@ def test_a_killed_writer_is_noticed_at_once_by_a_sleeping_reader(root: str) -> N
 
         timer = later(0.2, murder)
         with pytest.raises(errors.WriterGone):
-            reader.read(10)
-        assert time.monotonic() - killed_at[0] < 5  # not at the deadline
-        timer.join(5)
+            reader.read(60)
+        assert time.monotonic() - killed_at[0] < 30  # not at the deadline
+        timer.join(30)
         wait(pid)
 
 
@@ -82,9 +82,9 @@ def test_what_a_killed_writer_had_published_is_read_before_its_death_is_told(roo
     pid = parked(lambda: (made := writer(root), [made.write(payload(n)) for n in (1, 2, 3)]))
     with open_reader(ring(root), start="oldest") as reader:
         kill(pid)
-        assert [checked(reader.read(1)) for _ in range(3)] == [1, 2, 3]
+        assert [checked(reader.read(10)) for _ in range(3)] == [1, 2, 3]
         with pytest.raises(errors.WriterGone):
-            reader.read(1)
+            reader.read(10)
 
 
 def test_a_patient_reader_sleeps_over_a_restart(root: str) -> None:
@@ -100,7 +100,7 @@ def test_a_patient_reader_sleeps_over_a_restart(root: str) -> None:
 
         timer = later(0.1, restart)
         assert checked(reader.read(10)) == 2
-        timer.join(5)
+        timer.join(30)
         made[0].close()
 
 
@@ -149,9 +149,9 @@ def test_dropping_a_view_wakes_a_writer_that_waits_for_the_slot(root: str) -> No
         held = [reader.read(0).value]
         timer = later(0.05, held.clear)
         started = time.monotonic()
-        made.write(payload(2), timeout_seconds=10)
-        assert time.monotonic() - started < 5
-        timer.join(5)
+        made.write(payload(2), timeout_seconds=60)
+        assert time.monotonic() - started < 30
+        timer.join(30)
 
 
 def test_reading_in_an_event_loop(root: str) -> None:

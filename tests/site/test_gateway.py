@@ -199,10 +199,14 @@ def test_a_ticket_that_leads_nowhere_is_refused_with_a_text(hosts: Site, ticket:
         assert "Traceback" not in str(refused.value)
 
 
-def test_a_gateway_that_is_killed_is_started_again_and_announced(hosts: Site) -> None:
+@pytest.mark.parametrize("signals", [["SIGKILL"], ["SIGSTOP", "SIGTERM", "SIGINT", "SIGCONT"]], ids="+".join)
+def test_a_gateway_that_ended_is_started_again_and_announced(hosts: Site, signals: list[str]) -> None:
     beta = hosts["beta"]
     before = gateway_pid(beta)
-    os.kill(before, signal.SIGKILL)
+    with on(beta) as here:
+        restarts = here.stats().counters["gateway_restarts"]
+    for name in signals:
+        os.kill(before, signal.Signals[name])
     after = eventually(lambda: pid if (pid := gateway_pid(beta)) != before else None)
     with on(beta) as here:
         here.publish_table("after.kill", TABLE)
@@ -219,7 +223,7 @@ def test_a_gateway_that_is_killed_is_started_again_and_announced(hosts: Site) ->
     assert gateway_pid(beta) == after
     with on(beta) as here:
         assert eventually(lambda: here.health()["status"] == "healthy")
-        assert here.stats().counters["gateway_restarts"] == 1
+        assert here.stats().counters["gateway_restarts"] == restarts + 1
 
 
 def test_a_gateway_ends_with_its_hub(member: EtcdMember, tmp_path: Path) -> None:

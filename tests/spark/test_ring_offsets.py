@@ -264,7 +264,7 @@ def test_a_blocking_producer_waits_for_the_query_to_commit(hub: MessageHub, quer
         with pytest.raises(RingFull):
             producer.write(batch(20), timeout=0.05)
         reader.commit(end)
-        producer.write(batch(20), timeout=5.0)
+        producer.write(batch(20), timeout=30.0)
 
 
 def test_a_ring_that_was_read_to_its_end_may_vanish_and_one_that_was_not_may_not(hub: MessageHub, query: Any) -> None:

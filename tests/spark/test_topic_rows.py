@@ -397,6 +397,7 @@ def test_rows_that_are_no_message_are_refused(
 
 def test_a_broker_that_restarts_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MESSAGEHUB_DOMAIN", f"restart{os.getpid()}")
+    monkeypatch.setattr(topic_reader, "PLANNING_SECONDS", 30.0)  # a broker may take longer than 5 s to start
     server = Served(tmp_path / "hub")
     options = Options.parse({"dir": str(server.dir), "domain": f"restart{os.getpid()}", "topic": "a"})
     with hub_of(options) as hub:

@@ -5,7 +5,6 @@ import logging
 import os
 import resource
 import signal
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ def _serve(arguments: argparse.Namespace) -> None:
     from messagehub.cluster.gateway.callers import MIDDLEWARE, GatewayCallers
     from messagehub.cluster.gateway.server import GatewayServer
     from messagehub.runtime.logs import set_up
+    from messagehub.runtime.signals import ended_by_signal
     from messagehub.security.audit import AuditLog
     from messagehub.security.credentials import AccessFile, OwnerToken
     from messagehub.security.known_tokens import KnownTokens
@@ -60,16 +60,13 @@ def _serve(arguments: argparse.Namespace) -> None:
     if settings.http_cert:
         chain, key = Path(settings.http_cert).read_bytes(), Path(settings.http_key).read_bytes()
         options["tls_certificates"] = [(chain, key)]
-    ends = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: ends.set())
-    signal.signal(signal.SIGINT, lambda *_: ends.set())
     server = GatewayServer(directory_of(settings), arguments.location, **options)
     os.write(arguments.ready_fd, f"{server.port}\n".encode())
     os.close(arguments.ready_fd)
     logging.getLogger("messagehub.gateway").info("the gateway serves at port %d, pid %d", server.port, os.getpid())
-    ends.wait()
-    # Streams of rings never end by themselves. Whoever reads one goes on at the gateway that comes next.
-    os._exit(0)
+    with ended_by_signal():
+        # Streams of rings never end by themselves. Whoever reads one goes on at the gateway that comes next.
+        os._exit(0)
 
 
 if __name__ == "__main__":
