@@ -32,6 +32,7 @@ class EventSocket:
             self.socket = self._context.socket(zmq.SUB)
             self.socket.setsockopt(zmq.LINGER, 0)
             self.socket.setsockopt(zmq.RCVHWM, 100_000)
+            self.socket.setsockopt(zmq.SNDHWM, 0)  # subscriptions beyond this mark are lost without a word
             if self._keys is not None and not self._endpoint.startswith("ipc://"):
                 self._keys.secure(self.socket)
             self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)

@@ -56,3 +56,24 @@ def test_what_is_published_after_a_restart_reaches_everybody_who_subscribed_befo
         assert publisher.metrics()["topics"]["interruptions"] == 1
         assert hubs[0].metrics()["topics"]["interruptions"] == 0, "it published nothing"
     assert "may not have reached its subscribers" in caplog.text
+
+
+def test_thousands_of_topics_are_heard_also_after_a_restart(served: Callable[..., Served]) -> None:
+    """Unless it is told otherwise, libzmq drops those beyond a thousand."""
+    broker = served(**QUICK)
+    topics = [f"news.{number}" for number in range(3_000)]
+    with (
+        hub_of(broker) as publisher,
+        hub_of(broker) as hub,
+        hub.subscribe([*topics, "news"], buffer=10_000) as subscription,
+    ):
+        for has_restarted in (False, True):
+            if has_restarted:
+                broker.kill()
+                broker.start()
+            eventually(lambda: succeeds(publisher, 0))
+            while subscription.receive(SECONDS).topic != "news":
+                pass
+            for topic in topics:
+                publisher.publish(topic, b"", timeout=SECONDS)
+            assert [subscription.receive(SECONDS).topic for _ in topics] == topics

@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -208,3 +209,17 @@ def wait_for_one(pids: set[int]) -> tuple[int, int]:
 
     eventually(look, timeout=60)
     return ended[0]
+
+
+def test_thousands_of_channels_are_watched_over_zeromq_also_after_a_restart(served: Callable[..., Served]) -> None:
+    """Unless it is told otherwise, libzmq drops subscriptions beyond a thousand."""
+    server = served(**QUICK | {"beacon_seconds": 1.0})
+    with hub_of(server, transport="zmq") as hub:
+        watches = [hub.watch(f"w{number}") for number in range(1_500)]
+        for has_restarted in (False, True):
+            if has_restarted:
+                server.kill()
+                eventually(lambda: not any(watch.is_current for watch in watches))
+                server.start()
+            until = time.monotonic() + 60
+            assert all(watch.wait_current(max(until - time.monotonic(), 0.0)) for watch in watches)

@@ -98,6 +98,16 @@ def test_a_message_comes_to_every_host_once_from_whichever_it_is_published_on(cl
         assert not hears(subscription)
 
 
+def test_thousands_of_topics_are_heard_from_another_host(clients: Clients) -> None:
+    """Unless it is told otherwise, libzmq drops those beyond a thousand."""
+    topics = [f"many.{number}" for number in range(3_000)]
+    with clients["beta"].subscribe(topics, buffer=10_000) as subscription:
+        connect(clients["alpha"], topics[-1], subscription)
+        for topic in topics:
+            clients["alpha"].publish(topic, b"", timeout=PATIENCE_SECONDS)
+        assert [subscription.receive(PATIENCE_SECONDS).topic for _ in topics] == topics
+
+
 def test_large_messages_come_whole_and_a_table_in_the_memory_of_another_host_says_where_it_is(
     hosts: Site, clients: Clients
 ) -> None:

@@ -38,6 +38,7 @@ class OtherHubs(Relay):
         super().__init__(context, name, sockets, supervisor, is_steered=True)
         self._is_retained = is_retained
         self._secure = authentication.secure_for_hub
+        self.incoming.setsockopt(zmq.SNDHWM, 0)  # subscriptions beyond this mark are lost without a word
         self.incoming.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         self.incoming.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
         self.incoming.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
