@@ -25,7 +25,7 @@ TERMS = {
     "lease_seconds": 180.0,
     "beacon_seconds": 0.1,
 }
-CLIENT = {"reconnect_max_seconds": 0.3, "request_timeout_seconds": 30.0}
+CLIENT = {"reconnect_max_seconds": 0.3, "request_timeout_seconds": 30.0, "hello_timeout_seconds": 5.0}
 MEMBERS = 20
 KILLS = max(4, int(STORM_SECONDS / 3))
 """About as many as fit into the time that `make soak` gives."""

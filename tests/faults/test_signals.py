@@ -53,7 +53,7 @@ def get(url: str, **options: Any) -> httpx.Response:
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
 def test_a_signal_that_is_no_order_to_stop_stops_nothing(hub: Served, number: int) -> None:
-    with MessageHub(dir=hub.dir) as client:
+    with MessageHub(dir=hub.dir, hello_timeout_seconds=5.0) as client:
         assert client.register_producer("kept", schema_hash="h")
         for _ in range(3):
             hub.signal(number)

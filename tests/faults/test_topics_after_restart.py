@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from messagehub import MessageHub
-from messagehub.errors import BrokerRequired, SendTimeout
+from messagehub.errors import BrokerRequired, ReceiveTimeout, SendTimeout
+from messagehub.topics.subscriptions import Subscription
 from tests.conftest import QUICK
 from tests.integration.harness import Served, eventually, hub_of
 
@@ -65,15 +66,21 @@ def test_thousands_of_topics_are_heard_also_after_a_restart(served: Callable[...
     with (
         hub_of(broker) as publisher,
         hub_of(broker) as hub,
-        hub.subscribe([*topics, "news"], buffer=10_000) as subscription,
+        hub.subscribe(topics, buffer=10_000) as subscription,
     ):
-        for has_restarted in (False, True):
-            if has_restarted:
-                broker.kill()
-                broker.start()
-            eventually(lambda: succeeds(publisher, 0))
-            while subscription.receive(SECONDS).topic != "news":
-                pass
-            for topic in topics:
-                publisher.publish(topic, b"", timeout=SECONDS)
-            assert [subscription.receive(SECONDS).topic for _ in topics] == topics
+        assert heard(publisher, subscription, topics) == topics
+        broker.kill()
+        broker.start()
+        eventually(lambda: succeeds(publisher, 0))
+        eventually(lambda: heard(publisher, subscription, topics) == topics)  # as soon as all subscriptions are back
+
+
+def heard(publisher: MessageHub, subscription: Subscription, topics: list[str]) -> list[str]:
+    """The topics of which a message comes when one is published to each."""
+    for topic in topics:
+        publisher.publish(topic, b"", timeout=SECONDS)
+    found: list[str] = []
+    with contextlib.suppress(ReceiveTimeout):
+        while len(found) < len(topics):
+            found.append(subscription.receive(2.0).topic)
+    return found
