@@ -177,11 +177,9 @@ class Attachments:
             self.look_at = time.monotonic() + MOST_SECONDS  # also if attaching is refused: nobody looks without a pause
         self._watch.look()
         alive, waiting = self._directory_rings()
-        listed = [*alive, *waiting, self._directory.exclusive_block(self._channel)]
         namesakes = self._elsewhere.namesakes
-        alive, waiting, listed = (
-            [path for path in paths if path not in namesakes] for paths in (alive, waiting, listed)
-        )
+        listed = [*alive, *waiting, self._directory.exclusive_block(self._channel)]
+        listed = [path for path in listed if path not in namesakes]
         told = [path for path in told if path not in listed]
         is_first = not self._has_looked
         if is_first:
@@ -191,6 +189,8 @@ class Attachments:
         paths = dict.fromkeys([*listed, *told])
         held = {reader.path for reader in self.readers}
         missing = [path for path in paths if path not in held and not self._attach(path)]
+        if len(self.readers) > len(held) and not (alive or waiting):  # a producer is listed before its ring is there
+            alive, waiting = self._directory_rings()
         self._attach_elsewhere(is_first=is_first)
         self._let_go_of_the_dead()
         if is_first:
@@ -248,11 +248,13 @@ class Attachments:
 
     def _directory_rings(self) -> tuple[list[str], list[str]]:
         """Rings of the living, and of the dead that have lingered less than their time."""
+        namesakes = self._elsewhere.namesakes
         alive: list[str] = []
         dead: list[str] = []
         for listed in self._directory.producers(self._channel):
             if listed.entry is not None:
                 paths = [os.path.join(self._directory.root, name) for name in listed.entry.blocks]
+                paths = [path for path in paths if path not in namesakes]
                 (alive if listed.is_alive else dead).extend(paths)
         return alive, dead
 
