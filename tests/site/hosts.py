@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -220,6 +221,13 @@ def gateway_pid(hub: SiteHub) -> int:
         return next((pid for pid in pids if "messagehub.cluster.gateway" in command_line(pid)), None)
 
     return eventually(found)
+
+
+def serving_gateway(hub: SiteHub) -> str:
+    """Where the gateway of a hub that was started again serves. It may have the port of the one before."""
+    pid = gateway_pid(hub)
+    said = eventually(lambda: re.search(rf"the gateway is at (\S+), pid {pid}$", hub.log(), re.MULTILINE))
+    return said[1]
 
 
 class Elsewhere:
