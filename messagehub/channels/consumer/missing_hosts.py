@@ -38,6 +38,8 @@ class MissingHosts:
         self._again_at: float | None = None
         self._told: set[str] = set()
         self._since: dict[str, float] = {}
+        self._given_up: set[str] = set()
+        """The hosts that were waited for in vain, which is told at each further read."""
 
     def note(
         self, missed: Iterable[BlockOnOtherHost], *, is_served: bool, is_made: bool, is_complete: bool = True
@@ -49,6 +51,7 @@ class MissingHosts:
         errors, now = {error.host: error for error in missed}, time.monotonic()
         self.errors = errors
         self._since = {host: self._since.get(host, now) for host in errors}
+        self._given_up &= errors.keys()
         for host in self.why.keys() - errors.keys():
             del self.why[host]
             if host in self._told:
@@ -56,15 +59,18 @@ class MissingHosts:
                 log.warning("channel %r: host %s is not missing any more", self._channel, host)
         self._again_at = None if is_complete else now + AGAIN_SECONDS
         for error in list(errors.values()):
-            if is_made and now - self._since[error.host] < patience(error.state):
+            is_awaited = is_made and error.host not in self._given_up
+            if is_awaited and now - self._since[error.host] < patience(error.state):
                 self._again_at = now + SOON_SECONDS
             elif not self.skips(error, is_served=is_served, is_made=is_made):
                 raise error
 
     def skips(self, error: BlockOnOtherHost, *, is_served: bool, is_made: bool = True) -> bool:
-        """Note that a host cannot be read; return whether the others are read without it."""
+        """Note that a host cannot be read, and that it was waited for if the consumer is made; return whether the
+        others are read without it."""
+        if is_made:
+            self._given_up.add(error.host)
         self._again_at = min(time.monotonic() + AGAIN_SECONDS, self._again_at or math.inf)
-        self._since.setdefault(error.host, -math.inf)  # whoever did not note it has waited
         self.why[error.host] = error.why
         self.errors[error.host] = error
         is_skipped = is_served and not self._raises
